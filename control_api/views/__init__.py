@@ -1,0 +1,1 @@
+"""The control plane's views, one endpoint family a module."""

@@ -1,0 +1,21 @@
+"""Identifiers: ULIDs, 26 characters of Crockford base 32 (docs/design.md, "Identifiers").
+
+They sort by the millisecond they were made in, which keeps inserts at the end of an index, and hold nothing
+but letters and digits, so that a client may put them into a path without encoding.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
+
+ID_LENGTH = 26
+
+
+def new_id() -> str:
+    """A fresh ULID: 48 bits of Unix milliseconds, then 80 random bits."""
+    number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+    return "".join(_PAIRS[number >> shift & 0x3FF] for shift in range(120, -10, -10))

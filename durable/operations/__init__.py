@@ -1,0 +1,1 @@
+"""What the outside asks of the engine: one verb a module, one transaction each."""

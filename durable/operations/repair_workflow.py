@@ -1,0 +1,33 @@
+"""Repair: give an open run the workflow task it lacks (docs/protocol/control-plane.md 7.12)."""
+
+from __future__ import annotations
+
+from durable.changes import RunChanges
+from durable.history import events
+from durable.ids import new_id
+from durable.operations.stop_workflow import CommandAccepted, WorkflowTarget, lock_current_run, record_command
+from durable.sql.clock import read_clock
+from durable.sql.transactions import transactional
+
+
+@transactional
+def repair_workflow(target: WorkflowTarget) -> CommandAccepted:
+    """A blocked run gets a new workflow task; `repair_not_needed` when it has one, or only waits for activities.
+
+    A live lease is never touched. Refuses what `lock_current_run` refuses; changes nothing then.
+    """
+    run = lock_current_run(target)
+    changes = RunChanges(run, read_clock())
+    command_id = new_id()
+    is_stuck = run.open_task_id is None and (run.blocked_at is not None or run.pending_activity_count == 0)
+    if is_stuck:
+        changes.wake(changes.append(events.repair_requested(run, command_id=command_id)))
+        changes.save()
+    return record_command(
+        target,
+        changes,
+        command_id,
+        "repair",
+        outcome="repair_dispatched" if is_stuck else "repair_not_needed",
+        reason=None,
+    )

@@ -1,0 +1,24 @@
+"""The project's URL map. `/api` and `/metrics` are served by the lean handler (server/asgi.py), the rest by Django's."""
+
+from __future__ import annotations
+
+from control_api.views.discovery import MetricsView
+from django.contrib import admin
+from django.urls import include, path
+from django.views.generic import RedirectView
+from drf_spectacular.views import SpectacularSwaggerSplitView
+
+from server.schemas import WORKER_SCHEMA, CONTROL_SCHEMA
+
+urlpatterns = [
+    path("metrics", MetricsView.as_view()),
+    path("api/docs", RedirectView.as_view(pattern_name="docs-worker"), name="docs"),
+    path("api/docs/worker", SpectacularSwaggerSplitView.as_view(url_name="schema-worker"), name="docs-worker"),
+    path("api/docs/control", SpectacularSwaggerSplitView.as_view(url_name="schema-control"), name="docs-control"),
+    path("api/schema/worker", WORKER_SCHEMA, name="schema-worker"),
+    path("api/schema/control", CONTROL_SCHEMA, name="schema-control"),
+    path("api/worker/", include("worker_api.urls")),
+    path("api/", include("control_api.urls")),
+    path("admin/", admin.site.urls),
+    path("", RedirectView.as_view(url="/admin/", permanent=False)),
+]

@@ -1,0 +1,1 @@
+"""What the Makefile runs. Nothing here is part of the server."""

@@ -1,0 +1,87 @@
+"""The serving path of `/api`: Django's request, resolver and response without what only pages need.
+
+The stock ASGI handler costs a thread per request to close the response and two database signals. This one closes it
+inline, reads the body within its limit, and stops a waiting view when its client leaves. Middleware for it is listed in
+`API_MIDDLEWARE` (async-capable; none by default).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import RequestAborted
+from django.core.handlers.asgi import ASGIHandler, get_script_prefix
+from django.core.handlers.exception import convert_exception_to_response
+from django.urls import set_script_prefix
+from django.utils.module_loading import import_string
+from durable import conf
+
+# A client that sends too much is read this far beyond the limit, so that it sees the answer instead of a reset.
+_MOST_DISCARDED_BYTES = 64 * 1024 * 1024
+
+
+class ApiHandler(ASGIHandler):
+    """Serves the API's requests in the event loop."""
+
+    def load_middleware(self, is_async: bool = True) -> None:  # noqa: FBT001, FBT002 Django's signature
+        self._view_middleware: list[Any] = []
+        self._template_response_middleware: list[Any] = []
+        self._exception_middleware: list[Any] = []
+        handler = convert_exception_to_response(self._get_response_async)
+        for path in reversed(getattr(settings, "API_MIDDLEWARE", [])):
+            handler = convert_exception_to_response(import_string(path)(handler))
+        self._middleware_chain = handler
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            body, oversize = await _read_body(scope, receive)
+        except RequestAborted:
+            return
+        set_script_prefix(get_script_prefix(scope))
+        request, error = self.create_request(scope, io.BytesIO(body))
+        if request is None:
+            await self.send_response(error, send)
+            return
+        request.oversize_bytes = oversize
+        await self._serve(request, receive, send)
+
+    async def _serve(self, request: Any, receive: Any, send: Any) -> None:
+        answering = asyncio.ensure_future(self.run_get_response(request))
+        watching = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait((answering, watching), return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                # The client is gone: the view is told, and ends by itself.
+                answering.cancel()
+                await asyncio.gather(answering, return_exceptions=True)
+                return
+            response = answering.result()
+            try:
+                await self.send_response(response, send)
+            finally:
+                response.close()
+        finally:
+            watching.cancel()
+
+
+async def _read_body(scope: Any, receive: Any) -> tuple[bytes, int | None]:
+    """The body, or nothing and its size if it is over the limit; counted as it comes, whatever its header says."""
+    limit = conf.current().max_body_bytes
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RequestAborted
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size <= limit:
+            chunks.append(chunk)
+        else:
+            chunks.clear()
+        if not message.get("more_body", False) or size > _MOST_DISCARDED_BYTES:
+            break
+    return (b"".join(chunks), None) if size <= limit else (b"", size)

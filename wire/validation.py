@@ -1,0 +1,110 @@
+"""Serializer fields that say what the protocol says, and errors under dotted paths (worker-protocol.md 1.8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durable.commands.fields import as_whole, envelope_fault
+from rest_framework import serializers
+
+
+def flat_errors(errors: Any, path: str = "") -> dict[str, list[str]]:
+    """DRF's nested errors as `{"a.0.b": [text, …]}`."""
+    if isinstance(errors, dict):
+        flat: dict[str, list[str]] = {}
+        for key, inner in errors.items():
+            name = path if key == "non_field_errors" and path else f"{path}.{key}" if path else str(key)
+            flat.update(flat_errors(inner, name))
+        return flat
+    if isinstance(errors, list) and any(isinstance(element, dict) for element in errors):
+        flat = {}
+        for number, element in enumerate(errors):
+            if element:
+                flat.update(flat_errors(element, f"{path}.{number}"))
+        return flat
+    return {path: [str(text) for text in (errors if isinstance(errors, list) else [errors])]}
+
+
+class TextField(serializers.CharField):
+    """Text that is text: numbers and booleans are not turned into it. Blank counts as empty, controls are refused."""
+
+    def __init__(self, **options: Any) -> None:
+        self.allow_controls: bool = options.pop("allow_controls", False)
+        super().__init__(**options)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        value = str(super().to_internal_value(data))
+        if not self.allow_controls and any(ord(char) < 32 or ord(char) == 127 for char in value):
+            raise serializers.ValidationError("Control characters are not allowed.")
+        if _has_lone_surrogate(value):
+            raise serializers.ValidationError("This is not valid Unicode text.")
+        return value
+
+
+def _has_lone_surrogate(text: str) -> bool:
+    return any(0xD800 <= ord(char) <= 0xDFFF for char in text)
+
+
+class IdField(TextField):
+    """An id, owner, queue or type: 1 to 255 bytes as sent."""
+
+    def __init__(self, **options: Any) -> None:
+        self.most_bytes: int = options.pop("most_bytes", 255)
+        super().__init__(max_length=self.most_bytes, trim_whitespace=False, **options)
+
+    def run_validation(self, data: Any = serializers.empty) -> Any:
+        # Whitespace alone counts as empty, though inner and outer spaces of a real id are kept as sent.
+        if isinstance(data, str) and not data.strip():
+            data = ""
+        return super().run_validation(data)
+
+    def to_internal_value(self, data: Any) -> str:
+        value = super().to_internal_value(data)
+        if len(value.encode()) > self.most_bytes:
+            raise serializers.ValidationError(f"At most {self.most_bytes} bytes are allowed.")
+        return value
+
+
+class WholeField(serializers.IntegerField):
+    """A whole number, or its decimal digits as text; never a boolean or a fraction."""
+
+    def to_internal_value(self, data: Any) -> int:
+        number = as_whole(data)
+        if number is None:
+            self.fail("invalid")
+        return number  # type: ignore[return-value]  # fail() raises
+
+
+class FlagField(serializers.BooleanField):
+    """True or false, nothing that looks like it."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            self.fail("invalid", input=data)
+        return bool(data)
+
+
+class EnvelopeField(serializers.Field):  # type: ignore[type-arg]
+    """A payload: exactly `{"codec": "avro", "blob": "<base64>"}`, kept as it was sent."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        if fault := envelope_fault(data):
+            raise serializers.ValidationError(fault)
+        return dict(data)
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class ObjectField(serializers.Field):  # type: ignore[type-arg]
+    """Any JSON object."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            raise serializers.ValidationError("This must be an object.")
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        return value

@@ -1,0 +1,1 @@
+"""The worker plane's views, one endpoint family a module."""

@@ -1,0 +1,201 @@
+"""The two long polls (docs/protocol/worker-protocol.md 5): subscribe, look, lease or park, answer within the window."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from django.utils import timezone
+from durable import conf, logs, metrics
+from durable.claims import PollRequest, wanted_by
+from durable.history.times import stamp
+from durable.operations import poll
+from durable.operations.poll import Leased, Nothing, Ready
+from durable.refusals import Reason, Refusal
+from durable.sql.pool import Work
+from durable.states import TaskKind
+from durable.task_bodies import history_fields
+from durable.wakeups.hub import Waiter
+from wire.compression import compress_history
+from wire.errors import ErrorAnswer
+from wire.process import runtime
+from wire.views import Answer, Call, WorkerView
+
+from worker_api.backend import poll_unavailable
+from worker_api.requests import ActivityPollRequest, WorkflowPollRequest
+
+# How soon a poll looks again while another request with its id is being served.
+BUSY_SECONDS = 0.01
+
+
+class PollView(WorkerView):
+    """What both polls share; a subclass says which kind of task it hands out."""
+
+    kind: TaskKind
+    operation: str
+
+    async def post(self, call: Call) -> Answer:
+        data = self.validated(call)
+        logs.bind(worker_id=data["worker_id"])
+        request = self.poll_request(call, data)
+        # From before the first look, so that waiting and looking together stay within the window.
+        deadline = time.monotonic() + _window_seconds(data)
+        runtime().note_seen(request.namespace, request.worker_id)
+        try:
+            outcome = await self._poll(request, data, deadline)
+        except Refusal as refusal:
+            metrics.POLLS.labels(kind=self.kind, outcome="refused").inc()
+            if refusal.reason == Reason.WORKER_DRAINING:
+                return Answer({"task": None, "poll_status": "draining", **refusal.fields})
+            raise
+        if outcome is None:
+            metrics.POLLS.labels(kind=self.kind, outcome="empty").inc()
+            return Answer({"task": None, "poll_status": "empty"})
+        metrics.POLLS.labels(kind=self.kind, outcome="replayed" if outcome.is_replay else "leased").inc()
+        if not outcome.is_replay:
+            metrics.CLAIMS.labels(kind=self.kind).inc()
+        return self._leased(outcome, data)
+
+    def poll_request(self, call: Call, data: dict[str, Any]) -> PollRequest:
+        return PollRequest(
+            namespace=call.namespace,
+            kind=self.kind,
+            worker_id=data["worker_id"],
+            task_queue=data["task_queue"],
+            build_id=data.get("build_id") or None,
+            poll_request_id=data.get("poll_request_id") or None,
+            task_kinds=self.task_kinds(data),
+            protocol_version=call.version,
+        )
+
+    def task_kinds(self, data: dict[str, Any]) -> tuple[str, ...]:
+        return ()
+
+    def _leased(self, leased: Leased, data: dict[str, Any]) -> Answer:
+        facts, task = leased.claimed.facts, leased.claimed.body
+        logs.bind(task_id=facts.task.id, run_id=facts.run.id)
+        if leased.page is not None:
+            fields = history_fields(leased.page)
+            task = {**task, **compress_history(fields, data.get("accept_history_encoding"))}
+        return Answer({"task": task, "poll_status": "leased", "server_time": stamp(leased.server_time)})
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    async def _poll(self, request: PollRequest, data: dict[str, Any], deadline: float) -> Leased | None:
+        """Look once; if there is nothing, stand in line until something is or the window is over."""
+        page_size = data.get("history_page_size")
+        outcome = await self._try(request, None, page_size)
+        if isinstance(outcome, Leased):
+            return outcome
+        if deadline <= time.monotonic() and not outcome.was_busy:
+            return None
+        hub = runtime().hub
+        if len(hub) >= conf.current().long_poll_capacity:
+            raise _capacity_exhausted(request)
+        worker = outcome.worker
+        if worker is None:
+            raise AssertionError("an admitted poll has no registration")
+        waiter = hub.enter(
+            request.queue_key,
+            worker_id=request.worker_id,
+            wanted=wanted_by(request, worker),
+            deadline=deadline,
+        )
+        try:
+            return await self._wait(request, outcome, waiter, page_size)
+        finally:
+            hub.leave(waiter)
+
+    async def _wait(
+        self, request: PollRequest, outcome: Nothing, waiter: Waiter, page_size: int | None
+    ) -> Leased | None:
+        hub = runtime().hub
+        # In line now: look again for what became ready between the first look and the place in line.
+        looks_again = True
+        while True:
+            if not looks_again and not await hub.park(waiter):
+                return None
+            again = await self._try(request, outcome, page_size)
+            if isinstance(again, Leased):
+                return again
+            hub.pass_on(waiter)
+            outcome = again
+            looks_again = again.was_busy and waiter.deadline > time.monotonic()
+            if looks_again:
+                await asyncio.sleep(BUSY_SECONDS)
+
+    async def _try(self, request: PollRequest, before: Nothing | None, page_size: int | None) -> Leased | Nothing:
+        """One look, and a claim if something is there. On SQLite the claim runs in the only writing thread."""
+        pool = runtime().pool
+        if not pool.has_single_writer:
+            return await pool.run(Work.WRITE, _look_and_lease, request, before, page_size)
+        seen = await pool.run(Work.READ, _look, request, before, page_size)
+        if isinstance(seen, Ready):
+            return await pool.run(Work.WRITE, _lease, request, seen, page_size)
+        return seen
+
+    def unavailable(self, answer: ErrorAnswer, call: Call, path: dict[str, Any]) -> ErrorAnswer:
+        return poll_unavailable(
+            answer,
+            operation=self.operation,
+            task_kind=f"{self.kind}_task",
+            namespace=call.namespace,
+            body=call.body,
+        )
+
+
+class WorkflowPollView(PollView):
+    route = "workflow-task-poll"
+    request_serializer = WorkflowPollRequest
+    kind = TaskKind.WORKFLOW
+    operation = "poll_workflow_task"
+
+    def task_kinds(self, data: dict[str, Any]) -> tuple[str, ...]:
+        return tuple(sorted(data.get("task_kinds") or ("workflow",)))
+
+
+class ActivityPollView(PollView):
+    route = "activity-task-poll"
+    request_serializer = ActivityPollRequest
+    kind = TaskKind.ACTIVITY
+    operation = "poll_activity_task"
+
+
+def _window_seconds(data: dict[str, Any]) -> int:
+    settings = conf.current()
+    asked = data.get("timeout_seconds")
+    return min(settings.long_poll_seconds if asked is None else asked, settings.long_poll_max_seconds)
+
+
+def _look(request: PollRequest, before: Nothing | None, page_size: int | None) -> Leased | Ready | Nothing:
+    if before is None or before.worker is None or before.was_busy:
+        return poll.look(request, history_page_size=page_size)
+    # Only SQLite takes the time as a parameter, and there it costs no statement.
+    return poll.look_again(request, before.worker, timezone.now())
+
+
+def _lease(request: PollRequest, ready: Ready, page_size: int | None) -> Leased | Nothing:
+    metrics.CLAIM_TRANSACTIONS.labels(kind=request.kind).inc()
+    return poll.lease(request, ready, history_page_size=page_size)
+
+
+def _look_and_lease(request: PollRequest, before: Nothing | None, page_size: int | None) -> Leased | Nothing:
+    seen = _look(request, before, page_size)
+    return _lease(request, seen, page_size) if isinstance(seen, Ready) else seen
+
+
+def _capacity_exhausted(request: PollRequest) -> Refusal:
+    reason = Reason.LONG_POLL_CAPACITY_EXHAUSTED
+    return Refusal(
+        reason,
+        "This server has no room for another waiting poll.",
+        task=None,
+        poll_status=str(reason),
+        task_kind=f"{request.kind}_task",
+        task_queue=request.task_queue,
+        namespace=request.namespace,
+        wait_pool="worker",
+        retryable=True,
+        retry_after_seconds=1,
+    )

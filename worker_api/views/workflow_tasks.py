@@ -1,0 +1,158 @@
+"""Reports about workflow tasks (docs/protocol/worker-protocol.md 7.2 to 7.6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durable import logs, metrics
+from durable.history.times import stamp
+from durable.operations.complete_workflow_task import WorkflowTaskCompleted, complete_workflow_task
+from durable.operations.fail_workflow_task import TaskFailure, fail_workflow_task
+from durable.operations.heartbeat_workflow_task import heartbeat_workflow_task
+from durable.operations.read_task_history import read_task_history
+from durable.receipts import Report
+from durable.sql.pool import Work
+from durable.task_bodies import history_fields
+from wire.compression import compress_history
+from wire.errors import ErrorAnswer
+from wire.process import runtime
+from wire.refused import counts_refusals
+from wire.views import Answer, Call, WorkerView
+
+from worker_api.backend import backend_lost
+from worker_api.requests import (
+    WorkflowTaskCompleteRequest,
+    WorkflowTaskFailRequest,
+    WorkflowTaskFence,
+    WorkflowTaskHistoryRequest,
+)
+
+
+def _report(call: Call, task_id: str, data: dict[str, Any]) -> Report:
+    logs.bind(worker_id=data["lease_owner"])
+    return Report(
+        namespace=call.namespace,
+        task_id=task_id,
+        lease_owner=data["lease_owner"],
+        attempt=data["workflow_task_attempt"],
+    )
+
+
+class CompleteView(WorkerView):
+    route = "workflow-task-complete"
+    request_serializer = WorkflowTaskCompleteRequest
+
+    @counts_refusals
+    async def post(self, call: Call, task_id: str) -> Answer:
+        report = _report(call, task_id, self.validated(call))
+        done = await runtime().pool.run(Work.LOCK_RUN, complete_workflow_task, report, call.body)
+        metrics.COMPLETIONS.labels(kind="workflow", outcome="duplicate" if done.is_duplicate else "completed").inc()
+        logs.bind(run_id=done.run_id)
+        return Answer(_completed(done))
+
+    def unavailable(self, answer: ErrorAnswer, call: Call, path: dict[str, Any]) -> ErrorAnswer:
+        return _task_unavailable(answer, call, path, "complete_workflow_task")
+
+
+def _completed(done: WorkflowTaskCompleted) -> dict[str, Any]:
+    return {
+        "task_id": done.task_id,
+        "run_id": done.run_id,
+        "run_status": done.run_status,
+        "workflow_task_attempt": done.workflow_task_attempt,
+        "outcome": "completed",
+        "recorded": not done.is_duplicate,
+        "reason": "already_completed" if done.is_duplicate else None,
+        "created_task_ids": done.created_task_ids,
+    }
+
+
+class FailView(WorkerView):
+    """Failure reports and waiting reports."""
+
+    route = "workflow-task-fail"
+    request_serializer = WorkflowTaskFailRequest
+
+    @counts_refusals
+    async def post(self, call: Call, task_id: str) -> Answer:
+        data = self.validated(call)
+        report = _report(call, task_id, data)
+        done = await runtime().pool.run(
+            Work.LOCK_RUN, fail_workflow_task, report, TaskFailure(**data["failure"])
+        )
+        metrics.COMPLETIONS.labels(kind="workflow", outcome=done.outcome).inc()
+        return Answer(
+            {
+                "task_id": done.task_id,
+                "workflow_task_attempt": done.workflow_task_attempt,
+                "outcome": done.outcome,
+                "recorded": True,
+                "reason": None,
+                "next_task_id": done.next_task_id,
+            }
+        )
+
+    def unavailable(self, answer: ErrorAnswer, call: Call, path: dict[str, Any]) -> ErrorAnswer:
+        return _task_unavailable(answer, call, path, "fail_workflow_task")
+
+
+class HeartbeatView(WorkerView):
+    route = "workflow-task-heartbeat"
+    request_serializer = WorkflowTaskFence
+
+    async def post(self, call: Call, task_id: str) -> Answer:
+        report = _report(call, task_id, self.validated(call))
+        lease = await runtime().pool.run(Work.WRITE, heartbeat_workflow_task, report)
+        return Answer(
+            {
+                "task_id": lease.task_id,
+                "workflow_task_attempt": lease.workflow_task_attempt,
+                "lease_owner": lease.lease_owner,
+                "renewed": True,
+                "lease_expires_at": stamp(lease.lease_expires_at),
+                "run_status": lease.run_status,
+                "task_status": "leased",
+                "reason": None,
+            }
+        )
+
+    def unavailable(self, answer: ErrorAnswer, call: Call, path: dict[str, Any]) -> ErrorAnswer:
+        named = _task_unavailable(answer, call, path, "heartbeat_workflow_task")
+        return ErrorAnswer(named.status, {**named.body, "task_queue": None}, named.headers)
+
+
+class HistoryView(WorkerView):
+    route = "workflow-task-history"
+    request_serializer = WorkflowTaskHistoryRequest
+
+    async def post(self, call: Call, task_id: str) -> Answer:
+        data = self.validated(call)
+        report = _report(call, task_id, data)
+        found = await runtime().pool.run(
+            Work.READ,
+            read_task_history,
+            report,
+            page_token=data["next_history_page_token"],
+            page_size=data.get("history_page_size"),
+        )
+        fields = history_fields(found.page)
+        return Answer(
+            {
+                "task_id": task_id,
+                "workflow_task_attempt": report.attempt,
+                "total_history_events": found.total_history_events,
+                **compress_history(fields, data.get("accept_history_encoding")),
+            }
+        )
+
+
+def _task_unavailable(answer: ErrorAnswer, call: Call, path: dict[str, Any], operation: str) -> ErrorAnswer:
+    owner, attempt = call.body.get("lease_owner"), call.body.get("workflow_task_attempt")
+    return backend_lost(
+        answer,
+        operation,
+        task_id=path["task_id"],
+        lease_owner=owner,
+        worker_id=owner,
+        workflow_task_attempt=attempt,
+    )
