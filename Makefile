@@ -44,7 +44,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(CHECK_ENV) $(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(CHECK_ENV) $(BIN)/python manage.py makemigrations --check --dry-run
 	$(DEPLOY_ENV) $(BIN)/python manage.py check --deploy --fail-level WARNING
 	$(CHECK_ENV) $(BIN)/python manage.py write_openapi --check

@@ -7,6 +7,7 @@ What must be the same next time (token, password) is kept in `.dev-…` files be
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import secrets
 import signal
@@ -124,7 +125,8 @@ def run(mode: str, port: int, children: Children) -> None:
 
     print_addresses(url, environment, token)
     if server.wait() != 0:
-        raise CannotGoOn(f"the server ended with exit code {server.returncode}")
+        said = f"its log is {log}" if log else "it says why above"
+        raise CannotGoOn(f"the server ended with exit code {server.returncode}; {said}")
 
 
 def development_environment() -> dict[str, str]:
@@ -176,14 +178,18 @@ def ensure_admin(environment: dict[str, str]) -> None:
 
 
 def ensure_client_token(url: str, environment: dict[str, str]) -> str:
-    """The token kept from the last run while the server still knows it, else a new one."""
-    path = ROOT / ".dev-client-token"
+    """The token kept from the last run on this database while the server still knows it, else a new one."""
+    database = hashlib.sha256(environment.get("DATABASE_URL", "").encode()).hexdigest()[:8]
+    path = ROOT / f".dev-client-token-{database}"
     if path.exists() and is_known_token(url, path.read_text().strip()):
         return path.read_text().strip()
 
     roles = ("--role", "worker", "--role", "operator")
-    printed = manage("create_token", "--client", CLIENT, *roles, "--namespace", "default", environment=environment)
-    write_secret(path, printed.strip().splitlines()[-1])
+    done = try_manage("create_token", "--client", CLIENT, *roles, "--namespace", "default", environment=environment)
+    if done.returncode != 0:
+        say(f"no token for {CLIENT}, so its dev token stands in: {done.stderr.strip().splitlines()[-1]}")
+        return environment["DURABLE_DEV_TOKEN"]
+    write_secret(path, done.stdout.strip().splitlines()[-1])
     return path.read_text().strip()
 
 

@@ -76,7 +76,7 @@ def test_on(name: str, pytest_arguments: list[str], *, require: bool) -> Outcome
 
 
 def run_pytest(database: Database, pytest_arguments: list[str]) -> Outcome:
-    only_database_tests = [] if database.name == "sqlite" else ["-m", "django_db"]
+    only_database_tests = [] if database.name == "sqlite" else ["-m", "django_db or database"]
     with tempfile.TemporaryDirectory(prefix="durable-test-") as directory:
         report = Path(directory) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-n", "auto", f"--junitxml={report}", "-o", "junit_logging=no"]

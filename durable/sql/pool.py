@@ -15,7 +15,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from django.db import DatabaseError, connection
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable import conf, metrics
 
@@ -41,9 +42,12 @@ def _count_statement(execute: Callable[..., Any], sql: str, params: Any, many: b
     return execute(sql, params, many, context)
 
 
-def _prepare_thread() -> None:
-    """Give the thread its connection, which it keeps until the pool closes."""
-    connection.execute_wrappers.append(_count_statement)
+def _prepare_thread(kept: list[BaseDatabaseWrapper]) -> None:
+    """Give the thread its connection, which it keeps until the pool closes it."""
+    own = connections[DEFAULT_DB_ALIAS]
+    own.execute_wrappers.append(_count_statement)
+    own.inc_thread_sharing()
+    kept.append(own)
 
 
 def _run_kept(work: Callable[[], R]) -> R:
@@ -63,8 +67,9 @@ class DatabasePool:
         threads = max(2, threads or conf.current().db_threads)
         self.has_single_writer = connection.vendor == "sqlite"
         writers = 1 if self.has_single_writer else threads
-        self._writer = _executor(writers, "durable-db")
-        self._reader = _executor(threads - 1, "durable-db-read") if self.has_single_writer else self._writer
+        self._connections: list[BaseDatabaseWrapper] = []
+        self._writer = self._executor(writers, "durable-db")
+        self._reader = self._executor(threads - 1, "durable-db-read") if self.has_single_writer else self._writer
         self._write_slots = asyncio.Semaphore(writers)
         self._read_slots = asyncio.Semaphore(threads - 1) if self.has_single_writer else self._write_slots
         self._run_slots = asyncio.Semaphore(writers if self.has_single_writer else max(1, threads // 2))
@@ -98,10 +103,16 @@ class DatabasePool:
         """Let running operations end and close the connections."""
         for executor in {self._writer, self._reader}:
             await asyncio.to_thread(executor.shutdown, wait=True, cancel_futures=True)
+        for own in self._connections:
+            own.close()
 
-
-def _executor(threads: int, name: str) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name, initializer=_prepare_thread)
+    def _executor(self, threads: int, name: str) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(
+            max_workers=threads,
+            thread_name_prefix=name,
+            initializer=_prepare_thread,
+            initargs=(self._connections,),
+        )
 
 
 async def _acquire(slots: list[asyncio.Semaphore], seconds: float) -> None:

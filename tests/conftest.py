@@ -1,0 +1,96 @@
+"""Fixtures that every test shares: a real database without test transactions, the API in process, the API as a server.
+
+Tests use real commits on whichever database DATABASE_URL names; the same files run on SQLite, PostgreSQL and MariaDB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.conf import settings
+from django.db import connection
+from django.test.utils import setup_databases, teardown_databases
+
+from tests.client import ApiClient
+from tests.server import ServerProcess
+
+APPS = ("durable", "wire")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a database, so that the other databases run only that."""
+    for item in items:
+        if {"database", "api", "server"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.database)
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(
+    django_test_environment: None, django_db_blocker: Any, django_db_modify_db_settings: None
+) -> Iterator[None]:
+    """The test database, also for tests that carry no `django_db` mark because they commit for real."""
+    with django_db_blocker.unblock():
+        configured = setup_databases(verbosity=0, interactive=False, aliases={"default"})
+    yield
+    with django_db_blocker.unblock():
+        teardown_databases(configured, verbosity=0)
+
+
+@pytest.fixture
+def database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Real commits, other threads included; every row is removed afterwards."""
+    with django_db_blocker.unblock():
+        clean_database()
+        yield
+        connection.close_if_unusable_or_obsolete()
+
+
+def clean_database() -> None:
+    """Empty the engine's tables and leave what `migrate` leaves: the default namespace."""
+    from durable.models import Namespace
+    from wire.auth import forget_cached_access
+
+    models = [model for app in APPS for model in apps.get_app_config(app).get_models()]
+    # Attempts refer to tasks, so they go first.
+    models.sort(key=lambda model: any(field.remote_field for field in model._meta.fields), reverse=True)
+    with connection.cursor() as cursor:
+        for model in models:
+            cursor.execute(f"DELETE FROM {model._meta.db_table}")
+    Namespace.objects.create(name="default")
+    forget_cached_access()
+
+
+@pytest.fixture
+def override_durable() -> Iterator[Any]:
+    """`override_durable(ACTIVITY_LEASE_SECONDS=1)`: engine settings for one test."""
+    from django.test import override_settings
+
+    active: list[Any] = []
+
+    def override(**values: Any) -> None:
+        change = override_settings(DURABLE={**settings.DURABLE, **values})
+        change.enable()
+        active.append(change)
+
+    yield override
+    for change in reversed(active):
+        change.disable()
+
+
+@pytest.fixture
+def api(database: None) -> Iterator[ApiClient]:
+    """The API in this process, with a development token: real routes, real pool, no network."""
+    with ApiClient() as client:
+        yield client
+
+
+@pytest.fixture
+def server(database: None) -> Iterator[ServerProcess]:
+    """`manage.py serve` as a process of its own on this test's database, with upkeep."""
+    process = ServerProcess()
+    process.start()
+    yield process
+    process.stop()
