@@ -103,6 +103,9 @@ class DatabasePool:
         """Let running operations end and close the connections."""
         for executor in {self._writer, self._reader}:
             await asyncio.to_thread(executor.shutdown, wait=True, cancel_futures=True)
+        await asyncio.to_thread(self._close_connections)
+
+    def _close_connections(self) -> None:
         for own in self._connections:
             own.close()
 
