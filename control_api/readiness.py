@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
+
 from durable.models import Namespace, Task, UpkeepPass
 from durable.sql.clock import read_clock
 from durable.wakeups.remote import RemoteHints

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from rest_framework import serializers
+
 from durable import avro, conf
 from durable.commands.fields import envelope_fault
 from durable.jsontext import dump_json
-from rest_framework import serializers
 from wire.validation import IdField, ObjectField, TextField, WholeField
 
 MOST_SECONDS = 315_360_000

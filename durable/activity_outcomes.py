@@ -89,9 +89,7 @@ def fail_step(
     for event in events.held_back(execution, attempt):
         changes.append(event)
     sequence = changes.append(events.activity_ended(event_type, execution, attempt, payload))
-    changes.add_failure(
-        source_kind="activity_execution", source_id=execution.id, sequence=sequence, payload=payload
-    )
+    changes.add_failure(source_kind="activity_execution", source_id=execution.id, sequence=sequence, payload=payload)
     close_step(changes, execution, ActivityStatus.FAILED, sequence)
     return sequence
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from durable.history.events import NewEvent
 from durable.ids import new_id
-from durable.models import ActivityAttempt, ActivityExecution, Failure, HistoryEvent, Run, Task
 from durable.jsontext import JSONText, dump_json
+from durable.models import ActivityAttempt, ActivityExecution, Failure, HistoryEvent, Run, Task
 from durable.sql import rows
 from durable.states import OPEN_RUN, TaskKind, TaskStatus
 from durable.wakeups.hints import hint_after_commit

@@ -1,4 +1,4 @@
-"""The claim: how a ready task becomes a worker's lease. The one routine behind every poll (docs/concurrency.md 3, 8-13).
+"""The claim: how a ready task becomes a worker's lease. The one routine behind every poll (concurrency.md 3, 8-13).
 
 A claim reads the task table, takes one row nobody else holds, and writes that row, an attempt and a poll receipt. It
 never locks or writes a run and never waits, so that it can run inside any other transaction. What it cannot write, the
@@ -25,6 +25,7 @@ from durable.sql.clock import after, earliest
 from durable.states import AttemptStatus, TaskKind, TaskStatus
 from durable.task_bodies import task_body
 from durable.wakeups.hints import QueueKey
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollRequest:
@@ -110,9 +111,7 @@ def refuse_draining(worker: WorkerRegistration) -> None:
 
 def wanted_by(request: PollRequest, worker: WorkerRegistration) -> Wanted:
     """What this worker can be given. No workflow types means any; no activity types means any too."""
-    types = (
-        worker.supported_workflow_types if request.kind == TaskKind.WORKFLOW else worker.supported_activity_types
-    )
+    types = worker.supported_workflow_types if request.kind == TaskKind.WORKFLOW else worker.supported_activity_types
     return Wanted(
         namespace=request.namespace,
         task_queue=request.task_queue,
@@ -179,7 +178,7 @@ def claim(request: PollRequest, worker: WorkerRegistration, candidates: Sequence
     """Lease one ready task, inside the caller's transaction or savepoint.
 
     `candidates` is what a probe saw, best first, one per type; `worker` is the registration it was admitted under.
-    Raises NothingReadyError when others have taken them all; refuses poll_request_busy when another request with the same
+    Raises NothingReadyError when others have taken them all; refuses poll_request_busy when another request with this
     poll id is being served, and whatever admission refuses if the registration changed meanwhile. The caller rolls
     back to where the claim began for each of them.
     """
@@ -195,11 +194,10 @@ def claim(request: PollRequest, worker: WorkerRegistration, candidates: Sequence
     if facts is None:
         raise AssertionError(f"task {task_id} is locked but its run cannot be read")
     _check_registration(request, worker, facts)
-    attempt = _lease(request, worker, facts, attempt_id)
+    _lease(request, worker, facts)
+    attempt = _begin_attempt(facts, request, attempt_id) if attempt_id else None
     if receipt is not None and (receipt.task_id, receipt.attempt_number) != (task_id, attempt_count + 1):
-        rows.update(
-            PollReceipt, {"task_id": task_id, "attempt_number": attempt_count + 1}, {"id": receipt.id}
-        )
+        rows.update(PollReceipt, {"task_id": task_id, "attempt_number": attempt_count + 1}, {"id": receipt.id})
     leased = replace(facts, attempt=attempt)
     # Built here, inside the transaction: a stored row that cannot be read is a fault and leases nothing.
     return Claimed(facts=leased, body=task_body(leased))
@@ -259,17 +257,14 @@ def _lease_seconds(kind: str) -> int:
     return settings.workflow_lease_seconds if kind == TaskKind.WORKFLOW else settings.activity_lease_seconds
 
 
-def _lease(
-    request: PollRequest, worker: WorkerRegistration, facts: TaskFacts, attempt_id: str | None
-) -> ActivityAttempt | None:
-    """Write the lease, and for an activity the attempt; `facts.task` shows it afterwards."""
-    task, now = facts.task, facts.now
-    expires_at = now + timedelta(seconds=_lease_seconds(task.kind))
-    changes: dict[str, object] = {
+def _lease(request: PollRequest, worker: WorkerRegistration, facts: TaskFacts) -> None:
+    """Write the lease on the locked row; `facts.task` shows it afterwards."""
+    task = facts.task
+    columns = {
         "status": TaskStatus.LEASED,
         "lease_owner": request.worker_id,
-        "leased_at": now,
-        "lease_expires_at": expires_at,
+        "leased_at": facts.now,
+        "lease_expires_at": facts.now + timedelta(seconds=_lease_seconds(task.kind)),
         "renewal_count": 0,
         "attempt_count": task.attempt_count + 1,
         "claim_snapshot": {
@@ -278,37 +273,44 @@ def _lease(
             "capabilities": worker.capabilities,
         },
         "poll_request_id": request.poll_request_id,
+        **_columns_of_kind(task, facts.now),
     }
-    if task.kind == TaskKind.WORKFLOW:
-        changes["claimed_history_sequence"] = task.visible_sequence
-    else:
-        start_to_close_at = after(now, task.start_to_close_seconds)
-        heartbeat_at = after(now, task.heartbeat_seconds)
-        changes |= {
-            "start_to_close_at": start_to_close_at,
-            "heartbeat_at": heartbeat_at,
-            "schedule_to_start_at": None,
-            "deadline_at": earliest(start_to_close_at, heartbeat_at, task.schedule_to_close_at),
-        }
     leased = rows.update(
-        Task, changes, {"id": task.id, "status": TaskStatus.READY, "attempt_count": task.attempt_count}
+        Task, columns, {"id": task.id, "status": TaskStatus.READY, "attempt_count": task.attempt_count}
     )
     if leased != 1:
         raise AssertionError(f"task {task.id} changed under its lock")
-    for name, value in changes.items():
+    for name, value in columns.items():
         setattr(task, name, value)
-    if attempt_id is None:
-        return None
+
+
+def _columns_of_kind(task: Task, now: datetime) -> dict[str, Any]:
+    """A workflow claim fixes what it is shown; an activity claim starts the attempt's clocks."""
+    if task.kind == TaskKind.WORKFLOW:
+        return {"claimed_history_sequence": task.visible_sequence}
+    start_to_close_at = after(now, task.start_to_close_seconds)
+    heartbeat_at = after(now, task.heartbeat_seconds)
+    return {
+        "start_to_close_at": start_to_close_at,
+        "heartbeat_at": heartbeat_at,
+        "schedule_to_start_at": None,
+        "deadline_at": earliest(start_to_close_at, heartbeat_at, task.schedule_to_close_at),
+    }
+
+
+def _begin_attempt(facts: TaskFacts, request: PollRequest, attempt_id: str) -> ActivityAttempt:
+    """The attempt of a leased activity; its `ActivityStarted` follows with its outcome."""
+    task = facts.task
     attempt = ActivityAttempt(
         id=attempt_id,
         namespace=task.namespace,
         task_id=task.id,
-        activity_execution_id=task.activity_execution_id,
+        activity_execution_id=task.activity_execution_id or "",
         run_id=task.run_id,
         attempt_number=task.attempt_count,
         status=AttemptStatus.RUNNING,
-        lease_owner=task.lease_owner,
-        started_at=now,
+        lease_owner=request.worker_id,
+        started_at=facts.now,
         lease_expires_at=task.lease_expires_at,
     )
     rows.insert([attempt])

@@ -216,7 +216,7 @@ def _activity_run_closed(locked: LockedActivityTask, identity: dict[str, Any]) -
     reason = {
         ClosedReason.CANCELLED: Reason.RUN_CANCELLED,
         ClosedReason.TERMINATED: Reason.RUN_TERMINATED,
-    }.get(ClosedReason(run.closed_reason), Reason.RUN_CLOSED)
+    }.get(ClosedReason(run.closed_reason or ClosedReason.FAILED), Reason.RUN_CLOSED)
     return Refusal(
         reason,
         "Workflow run is already closed.",

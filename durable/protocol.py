@@ -1,4 +1,4 @@
-"""Worker protocol versions: which are accepted, and which feature needs which (docs/protocol/worker-protocol.md 1.3)."""
+"""Worker protocol versions: which are accepted, and which feature needs which (worker-protocol.md 1.3)."""
 
 from __future__ import annotations
 

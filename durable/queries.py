@@ -110,9 +110,7 @@ def find_run(workflow: Workflow, run_id: str | None) -> Run:
     wanted = run_id or workflow.current_run_id
     found = Run.objects.filter(id=wanted, workflow_id=workflow.id).first() if is_id(wanted) else None
     if found is None:
-        raise Refusal(
-            Reason.RUN_NOT_FOUND, "This workflow has no such run.", workflow_id=workflow.id, run_id=run_id
-        )
+        raise Refusal(Reason.RUN_NOT_FOUND, "This workflow has no such run.", workflow_id=workflow.id, run_id=run_id)
     return found
 
 
@@ -129,8 +127,8 @@ def describe_run(namespace: str, workflow_id: str, run_id: str | None = None) ->
         run_count=workflow.run_count,
         is_current=run.id == workflow.current_run_id,
         is_running=Task.objects.filter(id=run.open_task_id, status=TaskStatus.LEASED).exists(),
-        input=(payloads.get(run.input_sequence) or {}).get("arguments"),
-        output=(payloads.get(run.outcome_sequence) or {}).get("output"),
+        input=(payloads.get(run.input_sequence or 0) or {}).get("arguments"),
+        output=(payloads.get(run.outcome_sequence or 0) or {}).get("output"),
     )
 
 

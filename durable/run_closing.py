@@ -1,4 +1,4 @@
-"""Closing a run from outside its workflow code: what hangs on it is cancelled, with events (history.md 10.2, 11.1, 11.2)."""
+"""Closing a run from outside its workflow code: what hangs on it is cancelled, with events (history.md 10.2, 11)."""
 
 from __future__ import annotations
 

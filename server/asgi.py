@@ -20,6 +20,7 @@ django.setup()
 import structlog
 from django.conf import settings
 from django.core.asgi import get_asgi_application
+
 from durable.upkeep.loop import UpkeepLoop
 from durable.wakeups.runtime import Runtime
 from wire.asgi import ApiHandler
@@ -59,7 +60,9 @@ class Application:
 
     def _start(self) -> None:
         if settings.DURABLE_DEV_TOKEN:
-            log.warning("development_token_in_force", advice="DURABLE_DEV_TOKEN opens every namespace; never in production.")
+            log.warning(
+                "development_token_in_force", advice="DURABLE_DEV_TOKEN opens every namespace; never in production."
+            )
         running = Runtime()
         running.start()
         set_runtime(running)

@@ -8,6 +8,7 @@ from typing import Any
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
+
 from durable.logs import configure_logging
 
 BASE_DIR = Path(__file__).resolve().parent.parent

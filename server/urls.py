@@ -1,14 +1,14 @@
-"""The project's URL map. `/api` and `/metrics` are served by the lean handler (server/asgi.py), the rest by Django's."""
+"""The project's URL map. `/api` and `/metrics` are served by the lean handler (server/asgi.py), the rest by Django."""
 
 from __future__ import annotations
 
-from control_api.views.discovery import MetricsView
 from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from server.schemas import WORKER_SCHEMA, CONTROL_SCHEMA
+from control_api.views.discovery import MetricsView
+from server.schemas import CONTROL_SCHEMA, WORKER_SCHEMA
 
 urlpatterns = [
     path("metrics", MetricsView.as_view()),

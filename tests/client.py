@@ -41,7 +41,9 @@ class Response:
     @property
     def plain(self) -> dict[str, Any]:
         """The body without the worker envelope."""
-        return {key: value for key, value in self.body.items() if key not in ("protocol_version", "server_capabilities")}
+        return {
+            key: value for key, value in self.body.items() if key not in ("protocol_version", "server_capabilities")
+        }
 
 
 class ApiClient:

@@ -51,7 +51,9 @@ def check_history(run: Run) -> None:
         assert not closing, run.id
     else:
         assert closing == [run.last_history_sequence], f"{run.id}: {[event.event_type for event in found]}"
-    assert run.history_bytes == sum(len(json.dumps(e.payload, separators=(",", ":"), ensure_ascii=False).encode()) for e in found)
+    assert run.history_bytes == sum(
+        len(json.dumps(e.payload, separators=(",", ":"), ensure_ascii=False).encode()) for e in found
+    )
 
 
 def check_wakeable(run: Run) -> None:

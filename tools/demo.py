@@ -88,6 +88,7 @@ def main() -> int:
     children = Children()
     try:
         run(arguments.mode, arguments.port, children)
+        return 0
     except Stopped:
         print("\nstopping", flush=True)
         return 0

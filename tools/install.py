@@ -60,7 +60,7 @@ def pip(*requirement_files: str) -> None:
 
 def pip_install(*requirement_files: str, quiet: bool) -> int:
     files = [argument for name in requirement_files for argument in ("-r", str(ROOT / name))]
-    command = [VENV_PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *files]
+    command = [str(VENV_PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *files]
     return subprocess.run(command, capture_output=quiet).returncode
 
 

@@ -17,7 +17,11 @@ from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.exception import convert_exception_to_response
 from django.urls import set_script_prefix
 from django.utils.module_loading import import_string
+
 from durable import conf
+
+# Where a request carries the size of a body that was too large to keep.
+OVERSIZE_ATTRIBUTE = "oversize_bytes"
 
 # A client that sends too much is read this far beyond the limit, so that it sees the answer instead of a reset.
 _MOST_DISCARDED_BYTES = 64 * 1024 * 1024
@@ -26,11 +30,11 @@ _MOST_DISCARDED_BYTES = 64 * 1024 * 1024
 class ApiHandler(ASGIHandler):
     """Serves the API's requests in the event loop."""
 
-    def load_middleware(self, is_async: bool = True) -> None:  # noqa: FBT001, FBT002 Django's signature
+    def load_middleware(self, is_async: bool = True) -> None:
         self._view_middleware: list[Any] = []
         self._template_response_middleware: list[Any] = []
         self._exception_middleware: list[Any] = []
-        handler = convert_exception_to_response(self._get_response_async)
+        handler = convert_exception_to_response(self._get_response_async)  # type: ignore[attr-defined]  # BaseHandler's
         for path in reversed(getattr(settings, "API_MIDDLEWARE", [])):
             handler = convert_exception_to_response(import_string(path)(handler))
         self._middleware_chain = handler
@@ -43,9 +47,10 @@ class ApiHandler(ASGIHandler):
         set_script_prefix(get_script_prefix(scope))
         request, error = self.create_request(scope, io.BytesIO(body))
         if request is None:
-            await self.send_response(error, send)
+            if error is not None:
+                await self.send_response(error, send)
             return
-        request.oversize_bytes = oversize
+        setattr(request, OVERSIZE_ATTRIBUTE, oversize)
         await self._serve(request, receive, send)
 
     async def _serve(self, request: Any, receive: Any, send: Any) -> None:

@@ -12,16 +12,19 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+import structlog
 from django.conf import settings
 from django.http import HttpRequest
-from durable.operations.start_workflow import Principal
-from durable.sql.pool import Work
 from rest_framework.permissions import BasePermission
 
+from durable.operations.start_workflow import Principal
+from durable.sql.pool import Work
 from wire.errors import HttpError
 from wire.models import EVERY_NAMESPACE, ROLES
 from wire.process import runtime
 from wire.tokens import Access, find_access, namespace_exists, note_use
+
+log = structlog.get_logger("durable.api")
 
 CACHE_SECONDS = 10.0
 _MOST_CACHED = 10_000
@@ -101,7 +104,13 @@ _background: set[asyncio.Task[Any]] = set()
 def _keep(task: asyncio.Task[Any]) -> None:
     """Let a task finish by itself; whether it could is of no consequence for the answer."""
     _background.add(task)
-    task.add_done_callback(lambda done: (_background.discard(done), done.exception()))
+    task.add_done_callback(_forget)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _background.discard(task)
+    if not task.cancelled() and task.exception() is not None:
+        log.warning("token_use_not_noted", error=type(task.exception()).__name__)
 
 
 def _unauthorized() -> HttpError:

@@ -6,9 +6,10 @@ import json
 from typing import Any, NoReturn
 
 from django.http import HttpRequest
-from durable import conf
 
+from durable import conf
 from wire.errors import HttpError
+
 
 def _is_unicode(value: Any) -> bool:
     try:
@@ -41,7 +42,9 @@ def read_json(request: HttpRequest) -> dict[str, Any]:
     try:
         value = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise HttpError(400, "malformed_json", "The request body is not JSON.", json_error=type(error).__name__) from error
+        raise HttpError(
+            400, "malformed_json", "The request body is not JSON.", json_error=type(error).__name__
+        ) from error
     if (b"\\ud" in raw or b"\\uD" in raw) and not _is_unicode(value):
         raise HttpError(400, "malformed_json", "The request body holds half a character.", json_error="surrogate")
     if not isinstance(value, dict):

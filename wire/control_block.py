@@ -6,16 +6,20 @@ from typing import Any
 
 SCHEMA = "durable-workflow.v2.control-plane-response"
 
+# Top-level fields of a body that the block repeats.
 _PROJECTED = frozenset(
-    """
-    run_id workflow_type namespace business_key status status_bucket run_status is_terminal task_queue run_number
-    run_count workflow_count is_current_run compatibility started_at closed_at last_progress_at wait_kind wait_reason
-    next_page_token command_id command_status command_source target_scope query_name outcome reason rejection_reason
-    rejection_category validation_errors result result_envelope update_id update_status principal wait_for
-    wait_timed_out wait_timeout_seconds blocked_reason message remediation execution_owner identity
-    command_contract_source declared_signals signal_admission diagnostic_status retryable error_id exception
-    """.split()
-)
+    (
+        "run_id", "workflow_type", "namespace", "business_key", "status", "status_bucket", "run_status",
+        "is_terminal", "task_queue", "run_number", "run_count", "workflow_count", "is_current_run",
+        "compatibility", "started_at", "closed_at", "last_progress_at", "wait_kind", "wait_reason",
+        "next_page_token", "command_id", "command_status", "command_source", "target_scope", "query_name",
+        "outcome", "reason", "rejection_reason", "rejection_category", "validation_errors", "result",
+        "result_envelope", "update_id", "update_status", "principal", "wait_for", "wait_timed_out",
+        "wait_timeout_seconds", "blocked_reason", "message", "remediation", "execution_owner", "identity",
+        "command_contract_source", "declared_signals", "signal_admission", "diagnostic_status", "retryable",
+        "error_id", "exception",
+    )
+)  # fmt: skip
 
 # What each operation's block must hold, and what its successful body must have.
 _CONTRACTS: dict[str, tuple[list[str], list[str]]] = {

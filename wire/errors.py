@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import DatabaseError
+
 from durable import metrics
 from durable.refusals import Kind, Reason, Refusal
 from durable.sql.pool import PoolBusyError

@@ -7,6 +7,7 @@ import secrets
 from datetime import datetime
 
 from django.db import models
+
 from durable.models.fields import JSONTextField
 
 ROLES = ("worker", "operator", "admin")

@@ -9,11 +9,11 @@ from typing import Any
 
 import structlog
 from django.utils.crypto import salted_hmac
+
 from durable import conf, metrics
 from durable.operations.count_refused_report import COUNTED, RefusedReportSeen, count_refused_report
 from durable.refusals import Refusal
 from durable.sql.pool import Work
-
 from wire.process import runtime
 from wire.views import Answer, ApiView, Call
 

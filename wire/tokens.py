@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.utils import timezone
+
 from durable.models import Namespace
 from durable.sql.rows import Columns, fetch_one
-
 from wire.models import (
     EVERY_NAMESPACE,
     MOST_LIVE_PER_CLIENT,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from durable.commands.fields import as_whole, envelope_fault
 from rest_framework import serializers
+
+from durable.commands.fields import as_whole, envelope_fault
 
 
 def flat_errors(errors: Any, path: str = "") -> dict[str, list[str]]:
@@ -74,7 +75,7 @@ class WholeField(serializers.IntegerField):
         number = as_whole(data)
         if number is None:
             self.fail("invalid")
-        return number  # type: ignore[return-value]  # fail() raises
+        return number
 
 
 class FlagField(serializers.BooleanField):

@@ -1,10 +1,10 @@
-"""Version headers of the two planes: checked before a body is looked at (worker-protocol.md 1.3, control-plane.md 1.2)."""
+"""Version headers of the two planes: checked before a body is looked at (worker-protocol.md 1.3)."""
 
 from __future__ import annotations
 
 from django.http import HttpRequest
-from durable.protocol import SERVED, ProtocolVersion, is_served, parse_version
 
+from durable.protocol import SERVED, ProtocolVersion, is_served, parse_version
 from wire.errors import HttpError
 
 WORKER_HEADER = "X-Durable-Workflow-Protocol-Version"

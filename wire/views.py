@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 import structlog
 from django.http import HttpRequest, HttpResponse
+from rest_framework.serializers import Serializer
+from rest_framework.views import APIView
+
 from durable import conf, logs, metrics
 from durable.jsontext import dump_json
 from durable.protocol import SERVED, ProtocolVersion
 from durable.refusals import invalid
-from rest_framework.serializers import Serializer
-from rest_framework.views import APIView
-
 from wire import errors
 from wire.auth import authenticate, check_namespace, check_role
 from wire.bodies import read_json

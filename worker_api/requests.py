@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rest_framework import serializers
+
 from wire.validation import EnvelopeField, FlagField, IdField, ObjectField, TextField, WholeField
 
 RUNTIMES = ("php", "python", "rust", "typescript", "go", "java", "external")
@@ -58,9 +59,7 @@ class RegisterRequest(serializers.Serializer[Any]):
     supported_activity_types = _types()
     workflow_definition_fingerprints = FingerprintsField(required=False, allow_null=True)
     workflow_command_contracts = ObjectField(required=False, allow_null=True)
-    capabilities = serializers.ListField(
-        child=IdField(), required=False, allow_null=True, max_length=MOST_TYPES
-    )
+    capabilities = serializers.ListField(child=IdField(), required=False, allow_null=True, max_length=MOST_TYPES)
     capability_manifest = ManifestField(required=False, allow_null=True)
     max_concurrent_workflow_tasks = WholeField(min_value=1, max_value=1_000_000, required=False, allow_null=True)
     max_concurrent_activity_tasks = WholeField(min_value=1, max_value=1_000_000, required=False, allow_null=True)

@@ -7,17 +7,17 @@ from typing import Any
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
+
+from control_api.readiness import read_readiness
 from durable import __version__, conf
 from durable.history.times import stamp
 from durable.protocol import SERVED, ProtocolVersion
 from durable.sql.pool import PoolBusyError, Work
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 from wire.capabilities import server_capabilities
 from wire.errors import HttpError
 from wire.process import runtime
 from wire.views import Answer, ApiView, Call, WorkerView
-
-from control_api.readiness import read_readiness
 
 
 class ClusterInfoView(ApiView):

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from rest_framework.serializers import Serializer
+
+from control_api.bodies import event_body, run_body, run_item
+from control_api.requests import HistoryQuery, ListQuery, RepairRequestBody, StartRequestBody, StopRequestBody
 from durable import conf, logs, queries
 from durable.commands.activities import EMPTY_LIST
 from durable.operations.repair_workflow import repair_workflow
@@ -16,13 +20,9 @@ from durable.operations.stop_workflow import (
     terminate_workflow,
 )
 from durable.sql.pool import Work
-from rest_framework.serializers import Serializer
 from wire.auth import principal_of
 from wire.process import runtime
 from wire.views import Answer, Call, ControlView
-
-from control_api.bodies import event_body, run_body, run_item
-from control_api.requests import HistoryQuery, ListQuery, RepairRequestBody, StartRequestBody, StopRequestBody
 
 LIST_PAGE_SIZE = 50
 HISTORY_PAGE_SIZE = 100
@@ -137,9 +137,7 @@ class RunsView(ControlView):
     operation = "list_runs"
 
     async def get(self, call: Call, workflow_id: str) -> Answer:
-        workflow, runs = await runtime().pool.run(
-            Work.READ, queries.list_workflow_runs, call.namespace, workflow_id
-        )
+        workflow, runs = await runtime().pool.run(Work.READ, queries.list_workflow_runs, call.namespace, workflow_id)
         items = [{**run_item(run), "is_current_run": run.id == workflow.current_run_id} for run in runs]
         return Answer({"workflow_id": workflow.id, "run_count": workflow.run_count, "runs": items})
 

@@ -58,14 +58,19 @@ def _validate(fields: Fields) -> ScheduleActivity | None:
             capability="cooperative_cancellation",
             command_type="schedule_activity",
         )
-    command = {
-        "task_queue": fields.text("queue"),
-        "arguments": fields.envelope("arguments") or EMPTY_LIST,
-        "policy": read_policy(fields, read_time_outs(fields)),
-        "cancellation_policy": cancellation_policy,
-        "place": read_place(fields),
-    }
-    return None if activity_type is None else ScheduleActivity(activity_type=activity_type, **command)
+    task_queue, place = fields.text("queue"), read_place(fields)
+    arguments = fields.envelope("arguments") or EMPTY_LIST
+    policy = read_policy(fields, read_time_outs(fields))
+    if activity_type is None:
+        return None
+    return ScheduleActivity(
+        activity_type=activity_type,
+        task_queue=task_queue,
+        arguments=arguments,
+        policy=policy,
+        cancellation_policy=cancellation_policy,
+        place=place,
+    )
 
 
 def _apply(batch: Batch, command: ScheduleActivity) -> None:
@@ -100,9 +105,7 @@ def _apply(batch: Batch, command: ScheduleActivity) -> None:
         )
         if moment is not None
     }
-    changes.append(
-        events.activity_scheduled(execution, arguments=command.arguments, deadlines=deadlines or None)
-    )
+    changes.append(events.activity_scheduled(execution, arguments=command.arguments, deadlines=deadlines or None))
     changes.set(pending_activity_count=run.pending_activity_count + 1)
     changes.executions.append(execution)
     changes.tasks.append(task)

@@ -41,9 +41,7 @@ class Batch:
         """Whether a command only repeats a group that the claim saw unresolved: then it changes nothing."""
         if place is None or place.outermost.id in self.new_groups:
             return False
-        return groups.is_repeat(
-            self.changes.run.open_groups, place.outermost.id, self.task.claimed_history_sequence
-        )
+        return groups.is_repeat(self.changes.run.open_groups, place.outermost.id, self.task.claimed_history_sequence)
 
     def enter_group(self, place: GroupPlace | None, step_number: int) -> GroupPlace | None:
         """The leaf's place with the real base; its group is opened with its first leaf."""
@@ -73,9 +71,7 @@ def read_batch(raw: Any) -> list[Command]:
     known = [command for command in commands if command is not None]
     _check_terminals(commands, errors)
     if not errors:
-        places = [
-            (f"commands.{number}", getattr(command.value, "place", None)) for number, command in enumerate(known)
-        ]
+        places = [(f"commands.{number}", getattr(command.value, "place", None)) for number, command in enumerate(known)]
         errors.update(groups.incomplete_groups(places))
     if errors:
         raise invalid(errors)

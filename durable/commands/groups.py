@@ -101,7 +101,14 @@ def _read_entry(raw: Any, fields: Fields, name: str) -> GroupEntry | None:
     if not isinstance(kind, str) or kind not in _PREFIXES:
         fields.fault(f"{name}.parallel_group_kind", f"This must be one of: {', '.join(_PREFIXES)}.")
         return None
-    if base is None or size is None or index is None or base < 1 or not 1 <= size <= MOST_LEAVES or not 0 <= index < size:
+    if (
+        base is None
+        or size is None
+        or index is None
+        or base < 1
+        or not 1 <= size <= MOST_LEAVES
+        or not 0 <= index < size
+    ):
         fields.fault(name, f"base must be at least 1, size 1 to {MOST_LEAVES}, and 0 <= index < size.")
         return None
     entry = GroupEntry(prefix=_PREFIXES[kind], kind=kind, base=base, size=size, index=index)
@@ -116,7 +123,9 @@ def incomplete_groups(places: list[tuple[str, GroupPlace | None]]) -> dict[str, 
     errors: dict[str, list[str]] = {}
     expected: tuple[str, int, int] | None = None  # outermost id, size, next index
     for path, place in places:
-        if expected is not None and (place is None or (place.outermost.id, place.outermost.index) != (expected[0], expected[2])):
+        if expected is not None and (
+            place is None or (place.outermost.id, place.outermost.index) != (expected[0], expected[2])
+        ):
             errors[f"{path}.parallel_group_path"] = [f"Leaf {expected[2]} of group {expected[0]} must stand here."]
             return errors
         if expected is None and place is not None and place.outermost.index != 0:
@@ -143,7 +152,9 @@ def is_repeat(open_groups: dict[str, Any], group_id: str, claimed_sequence: int)
 def forget_seen(open_groups: dict[str, Any], claimed_sequence: int) -> dict[str, Any]:
     """Drop the groups that the claim saw resolved: no worker sends them again."""
     return {
-        group_id: record for group_id, record in open_groups.items() if is_repeat(open_groups, group_id, claimed_sequence)
+        group_id: record
+        for group_id, record in open_groups.items()
+        if is_repeat(open_groups, group_id, claimed_sequence)
     }
 
 

@@ -75,17 +75,23 @@ def _validate(fields: Fields) -> RecordLocalActivity | None:
         fields.fault("parallel_group_path", "Local activities cannot stand in a list group.")
     if outcome is None:
         return None
-    command = {
-        "arguments": fields.envelope("arguments") or EMPTY_LIST,
-        "outcome": outcome,
-        "result": fields.envelope("result", required=outcome == "completed"),
-        "failure": _read_failure(fields, outcome),
-        "attempts": _read_attempts(fields, outcome, policy),
-        "policy": policy,
-    }
+    arguments = fields.envelope("arguments") or EMPTY_LIST
+    result = fields.envelope("result", required=outcome == "completed")
+    failure = _read_failure(fields, outcome)
+    attempts = _read_attempts(fields, outcome, policy)
     if outcome != "completed" and fields.raw.get("result") is not None:
         fields.fault("result", "Only a completed activity has a result.")
-    return None if activity_type is None else RecordLocalActivity(activity_type=activity_type, **command)
+    if activity_type is None:
+        return None
+    return RecordLocalActivity(
+        activity_type=activity_type,
+        arguments=arguments,
+        outcome=outcome,
+        result=result,
+        failure=failure,
+        attempts=attempts,
+        policy=policy,
+    )
 
 
 def _read_failure(fields: Fields, outcome: str) -> dict[str, Any]:
@@ -122,9 +128,7 @@ def _read_attempts(fields: Fields, outcome: str, policy: Policy | None) -> list[
     return attempts
 
 
-def _read_attempt(
-    entry: Fields, number: int, *, is_last: bool, outcome: str, policy: Policy | None
-) -> LocalAttempt:
+def _read_attempt(entry: Fields, number: int, *, is_last: bool, outcome: str, policy: Policy | None) -> LocalAttempt:
     if entry.whole("attempt_number", least=1, required=True) not in (number, None):
         entry.fault("attempt_number", f"This must be {number}: attempts stand in order.")
     ended = entry.choice("outcome", OUTCOMES, required=True) or outcome
@@ -171,7 +175,9 @@ def _read_heartbeats(entry: Fields) -> list[dict[str, Any]]:
         entry.fault("heartbeats", "This must be a list of objects.")
         return []
     elapsed = [beat.get("elapsed_ms") for beat in raw]
-    if not all(isinstance(ms, int) and not isinstance(ms, bool) and ms >= 0 for ms in elapsed) or elapsed != sorted(elapsed):
+    if not all(isinstance(ms, int) and not isinstance(ms, bool) and ms >= 0 for ms in elapsed) or elapsed != sorted(
+        elapsed
+    ):
         entry.fault("heartbeats", "elapsed_ms must be whole milliseconds that never decrease.")
         return []
     return list(raw)
@@ -232,7 +238,7 @@ def _record_attempt(
         run_id=changes.run.id,
         attempt_number=number,
         status=_ATTEMPT_STATUS[local.outcome],
-        lease_owner=batch.task.lease_owner,
+        lease_owner=batch.task.lease_owner or "",
         started_at=started_at,
         closed_at=ended_at,
     )
@@ -269,9 +275,7 @@ def _record_attempt(
         **command.failure,
     }
     sequence = append(events.activity_ended(_TERMINAL_EVENTS[command.outcome], execution, attempt, payload))
-    changes.add_failure(
-        source_kind="activity_execution", source_id=execution.id, sequence=sequence, payload=payload
-    )
+    changes.add_failure(source_kind="activity_execution", source_id=execution.id, sequence=sequence, payload=payload)
     return ended_at
 
 

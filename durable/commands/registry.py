@@ -76,4 +76,3 @@ _FIELDS_OF_OTHER_FAMILIES = frozenset(
     {"execution_timeout_seconds", "run_timeout_seconds", "parent_close_policy", "delay_seconds", "timeout_seconds",
      "entries"}
 )  # fmt: skip
-

@@ -47,18 +47,22 @@ def _validate_fail(fields: Fields) -> FailWorkflow | None:
     message = fields.message(required=True)
     exception = fields.mapping("exception")
     inner = exception or {}
-    command = {
-        "exception_type": inner.get("type") or fields.text("exception_type", longest=1000),
-        "exception_class": inner.get("class") or fields.text("exception_class", longest=1000),
-        "exception": exception,
-        "non_retryable": fields.flag("non_retryable"),
-        "failed_step_sequence": fields.whole("failed_step_sequence", least=1),
-        "failed_activity_execution_id": fields.text("failed_activity_execution_id"),
-    }
+    exception_type = inner.get("type") or fields.text("exception_type", longest=1000)
+    exception_class = inner.get("class") or fields.text("exception_class", longest=1000)
+    non_retryable = fields.flag("non_retryable")
+    failed_step_sequence = fields.whole("failed_step_sequence", least=1)
+    failed_activity_execution_id = fields.text("failed_activity_execution_id")
     if message is None:
         return None
-    words = inner.get("message") or message or command["exception_type"] or "The workflow failed."
-    return FailWorkflow(message=str(words), **command)
+    return FailWorkflow(
+        message=str(inner.get("message") or message or exception_type or "The workflow failed."),
+        exception_type=exception_type,
+        exception_class=exception_class,
+        exception=exception,
+        non_retryable=non_retryable,
+        failed_step_sequence=failed_step_sequence,
+        failed_activity_execution_id=failed_activity_execution_id,
+    )
 
 
 def _apply_fail(batch: Batch, command: FailWorkflow) -> None:
@@ -82,9 +86,7 @@ def _apply_fail(batch: Batch, command: FailWorkflow) -> None:
     changes.close(status=RunStatus.FAILED, closed_reason=ClosedReason.FAILED)
 
 
-register(
-    CommandType(name="complete_workflow", validate=_validate_complete, apply=_apply_complete, is_terminal=True)
-)
+register(CommandType(name="complete_workflow", validate=_validate_complete, apply=_apply_complete, is_terminal=True))
 register(
     CommandType(
         name="fail_workflow",

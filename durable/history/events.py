@@ -117,9 +117,7 @@ def workflow_stopped(run: Run, *, closed_reason: str, command_id: str, failure_i
         "message": f"{sentence}: {reason}" if reason else f"{sentence}.",
         "reason": reason,
     }
-    return NewEvent(
-        event_type=f"Workflow{closed_reason.title()}", payload=payload, workflow_command_id=command_id
-    )
+    return NewEvent(event_type=f"Workflow{closed_reason.title()}", payload=payload, workflow_command_id=command_id)
 
 
 def repair_requested(run: Run, *, command_id: str) -> NewEvent:
@@ -164,7 +162,7 @@ def activity_scheduled(execution: ActivityExecution, *, arguments: Payload, dead
 
 
 def activity_started(execution: ActivityExecution, attempt: ActivityAttempt) -> NewEvent:
-    """Appended with the attempt's outcome, whatever ends it, with the time the claim happened (docs/design.md, rule 3)."""
+    """Appended with the attempt's outcome, whatever ends it, with the time of the claim (docs/design.md, rule 3)."""
     more = {
         "activity_attempt_id": attempt.id,
         "attempt_number": attempt.attempt_number,
@@ -241,7 +239,7 @@ def activity_completed(execution: ActivityExecution, attempt: ActivityAttempt, r
 def activity_ended(
     event_type: str, execution: ActivityExecution, attempt: ActivityAttempt | None, details: Payload
 ) -> NewEvent:
-    """`ActivityFailed`, `ActivityTimedOut` or `ActivityCancelled`; workflow code sees the same failure for all three."""
+    """`ActivityFailed`, `ActivityTimedOut` or `ActivityCancelled`; workflow code sees one failure for all three."""
     more = {
         "activity_attempt_id": attempt.id if attempt else None,
         "attempt_number": attempt.attempt_number if attempt else execution.attempt_count,

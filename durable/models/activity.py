@@ -50,11 +50,11 @@ class ActivityExecution(models.Model):
         )
 
     def __str__(self) -> str:
-        return self.id
+        return str(self.id)
 
 
 class ActivityAttempt(models.Model):
-    """One claim of an activity task. Inserted by the claim, which holds no run lock: hence no key to run or execution."""
+    """One claim of an activity task. Inserted by the claim, which holds no run lock: no key to run or execution."""
 
     id = ExactCharField(max_length=ID_LENGTH, primary_key=True)
     namespace = ExactCharField(max_length=128)
@@ -86,4 +86,4 @@ class ActivityAttempt(models.Model):
         )
 
     def __str__(self) -> str:
-        return self.id
+        return str(self.id)

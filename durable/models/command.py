@@ -30,4 +30,4 @@ class WorkflowCommand(models.Model):
         indexes = (models.Index(name="durable_command_of_workflow", fields=("workflow_id", "created_at", "id")),)
 
     def __str__(self) -> str:
-        return self.id
+        return str(self.id)

@@ -28,4 +28,4 @@ class Failure(models.Model):
         indexes = (models.Index(name="durable_failure_of_run", fields=("run_id", "sequence")),)
 
     def __str__(self) -> str:
-        return self.id
+        return str(self.id)

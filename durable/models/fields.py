@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -20,7 +20,28 @@ def exact_collation(connection: BaseDatabaseWrapper) -> str:
     return _EXACT_COLLATION[connection.vendor]
 
 
-class ExactCharField(models.CharField):  # type: ignore[type-arg]  # django-stubs: generic only for the checker
+# For the type checker: what may be assigned to a column, and what is read from it.
+_Set = TypeVar("_Set", contravariant=True)
+_Get = TypeVar("_Get", covariant=True)
+
+if TYPE_CHECKING:
+
+    class _CharField(models.CharField[_Set, _Get]):
+        pass
+
+    class _JSONField(models.TextField[Any, Any]):
+        _pyi_private_set_type: Any
+        _pyi_private_get_type: Any
+
+else:
+
+    class _CharField(models.CharField, Generic[_Set, _Get]):
+        pass
+
+    _JSONField = models.TextField
+
+
+class ExactCharField(_CharField[_Set, _Get]):
     """Text that is compared byte for byte: ids, owners, queue and type names.
 
     MariaDB's default collation ignores case and trailing spaces, PostgreSQL's follows a locale; one worker could
@@ -31,7 +52,7 @@ class ExactCharField(models.CharField):  # type: ignore[type-arg]  # django-stub
         return {**super().db_parameters(connection), "collation": exact_collation(connection)}
 
 
-class JSONTextField(models.TextField):  # type: ignore[type-arg]
+class JSONTextField(_JSONField):
     """JSON kept as compact text, so that a history page can be sent as it was stored, without parsing it.
 
     A database's own JSON type would reorder keys on PostgreSQL and is plain text on MariaDB anyway. Nothing

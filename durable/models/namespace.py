@@ -8,7 +8,7 @@ from durable.models.fields import ExactCharField
 
 
 class Namespace(models.Model):
-    """A name under which ids, queues, workers and tokens live. Hot tables hold the name as text, without a key to here."""
+    """A name under which ids, queues, workers and tokens live. Hot tables hold the name as text, without a key."""
 
     # Lower case, `[a-z0-9._-]`; the wire lowers what it receives before it looks here.
     name = ExactCharField(max_length=128, primary_key=True)
@@ -17,7 +17,9 @@ class Namespace(models.Model):
 
     class Meta:
         ordering = ("name",)
-        constraints = (models.CheckConstraint(name="durable_namespace_named", condition=models.Q(name__regex=r"^[a-z0-9._-]+$")),)
+        constraints = (
+            models.CheckConstraint(name="durable_namespace_named", condition=models.Q(name__regex=r"^[a-z0-9._-]+$")),
+        )
 
     def __str__(self) -> str:
-        return self.name
+        return str(self.name)

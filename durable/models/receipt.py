@@ -27,7 +27,7 @@ class CompletionReceipt(models.Model):
     recorded_at = models.DateTimeField()
 
     def __str__(self) -> str:
-        return self.id
+        return str(self.id)
 
 
 class PollReceipt(models.Model):
@@ -52,4 +52,4 @@ class PollReceipt(models.Model):
     expires_at = models.DateTimeField(db_index=True)
 
     def __str__(self) -> str:
-        return self.id
+        return str(self.id)

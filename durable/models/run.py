@@ -97,4 +97,4 @@ class Run(models.Model):
         )
 
     def __str__(self) -> str:
-        return self.id
+        return str(self.id)

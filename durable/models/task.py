@@ -111,4 +111,4 @@ class Task(models.Model):
         )
 
     def __str__(self) -> str:
-        return self.id
+        return str(self.id)

@@ -13,7 +13,7 @@ class UpkeepLeader(models.Model):
     expires_at = models.DateTimeField()
 
     def __str__(self) -> str:
-        return self.holder
+        return str(self.holder)
 
 
 class UpkeepPass(models.Model):
@@ -28,4 +28,4 @@ class UpkeepPass(models.Model):
     last_error = models.CharField(max_length=255, blank=True, default="")
 
     def __str__(self) -> str:
-        return self.duty
+        return str(self.duty)

@@ -48,7 +48,7 @@ class WorkerRegistration(models.Model):
         )
 
     def __str__(self) -> str:
-        return self.worker_id
+        return str(self.worker_id)
 
 
 class WorkerIncarnation(models.Model):
@@ -70,4 +70,4 @@ class WorkerIncarnation(models.Model):
         )
 
     def __str__(self) -> str:
-        return self.registration_token
+        return str(self.registration_token)

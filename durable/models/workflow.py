@@ -24,8 +24,10 @@ class Workflow(models.Model):
 
     class Meta:
         constraints = (
-            models.CheckConstraint(name="durable_workflow_id_form", condition=models.Q(id__regex=r"^[A-Za-z0-9._:-]+$")),
+            models.CheckConstraint(
+                name="durable_workflow_id_form", condition=models.Q(id__regex=r"^[A-Za-z0-9._:-]+$")
+            ),
         )
 
     def __str__(self) -> str:
-        return self.id
+        return str(self.id)

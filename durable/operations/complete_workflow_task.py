@@ -1,4 +1,4 @@
-"""Complete a workflow task: the worker's commands become history, or nothing changes (worker-protocol.md 7.4, history.md 4)."""
+"""Complete a workflow task: the worker's commands become history, or nothing changes (worker-protocol.md 7.4)."""
 
 from __future__ import annotations
 
@@ -64,11 +64,7 @@ def _complete(report: Report, body: dict[str, Any], digest: str) -> WorkflowTask
     changes = _apply(locked, commands)
     finish_claim(changes, task, TaskStatus.COMPLETED)
     rows.insert(
-        [
-            new_receipt(
-                task, report, now=changes.now, outcome="completed", digest=digest, attempt_number=report.attempt
-            )
-        ]
+        [new_receipt(task, report, now=changes.now, outcome="completed", digest=digest, attempt_number=report.attempt)]
     )
     return _answer(report, changes.run, [created.id for created in changes.tasks], is_duplicate=False)
 
@@ -110,7 +106,7 @@ def _open_activity_tasks(run: Run) -> list[Task]:
 
 
 def _forget_activities(changes: RunChanges, before: Run) -> None:
-    """Cancel the rows of activities that nobody waits for any more; a run that ends by itself records no event for them."""
+    """Cancel the rows of activities that nobody waits for; a run that ends by itself records no event for them."""
     created = {execution.id for execution in changes.executions}
     for execution in changes.executions:
         if not execution.is_local:

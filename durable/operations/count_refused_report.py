@@ -91,4 +91,6 @@ def _has_room(seen: RefusedReportSeen) -> bool:
     if of_task.count() >= settings.refused_report_rows_per_task:
         return False
     of_namespace = RefusedReport.objects.filter(namespace=seen.namespace)
-    return of_namespace[: settings.refused_report_rows_per_namespace].count() < settings.refused_report_rows_per_namespace
+    return (
+        of_namespace[: settings.refused_report_rows_per_namespace].count() < settings.refused_report_rows_per_namespace
+    )

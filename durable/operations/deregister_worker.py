@@ -67,9 +67,7 @@ def deregister_incarnation(namespace: str, worker_id: str, registration_token: s
 
 
 def _lock_registration(namespace: str, worker_id: str) -> WorkerRegistration | None:
-    return (
-        WorkerRegistration.objects.select_for_update().filter(namespace=namespace, worker_id=worker_id).first()
-    )
+    return WorkerRegistration.objects.select_for_update().filter(namespace=namespace, worker_id=worker_id).first()
 
 
 def _deregister(registration: WorkerRegistration, now: datetime) -> WorkerDeregistered:
@@ -86,9 +84,7 @@ def _deregister(registration: WorkerRegistration, now: datetime) -> WorkerDeregi
 
 
 def _expire_workflow_leases(namespace: str, worker_id: str, now: datetime) -> int:
-    sql = (
-        f"SELECT id FROM {Task._meta.db_table} WHERE namespace = %s AND lease_owner = %s AND kind = %s ORDER BY id"
-    )
+    sql = f"SELECT id FROM {Task._meta.db_table} WHERE namespace = %s AND lease_owner = %s AND kind = %s ORDER BY id"
     expired = 0
     for (task_id,) in rows.fetch_all(sql, (namespace, worker_id, TaskKind.WORKFLOW)):
         expired += rows.update(

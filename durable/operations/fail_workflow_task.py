@@ -84,7 +84,7 @@ def _cut(text: str, most_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowTaskFailed:
-    """The answer: `outcome` is `waiting_for_history` or `failed`; `next_task_id` names the task that follows, if one does."""
+    """The answer: `outcome` is `waiting_for_history` or `failed`; `next_task_id` names the task that follows."""
 
     task_id: str
     workflow_task_attempt: int
@@ -124,9 +124,7 @@ def _fail(report: Report, failure: TaskFailure) -> WorkflowTaskFailed:
         changes.set(blocked_at=changes.now, blocked_reason=reason)
         finish_claim(changes, task, TaskStatus.FAILED, last_error=failure.as_json(), create_next=False)
         return _answer(report, "failed", changes)
-    finish_claim(
-        changes, task, TaskStatus.FAILED, last_error=failure.as_json(), **_retry_of(task, changes, failure)
-    )
+    finish_claim(changes, task, TaskStatus.FAILED, last_error=failure.as_json(), **_retry_of(task, changes, failure))
     return _answer(report, "failed", changes)
 
 

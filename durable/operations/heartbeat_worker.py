@@ -18,7 +18,7 @@ def heartbeat_worker(
     task_slots: dict[str, int] | None = None,
     process_metrics: dict[str, Any] | None = None,
 ) -> WorkerRegistration:
-    """Note that the worker lives, and what it reports of itself; keeps the incarnation. Refuses worker_not_registered."""
+    """Note that the worker lives, and what it reports; keeps the incarnation. Refuses worker_not_registered."""
     registration = (
         WorkerRegistration.objects.select_for_update().filter(namespace=namespace, worker_id=worker_id).first()
     )

@@ -1,4 +1,4 @@
-"""Further history pages of a claim (docs/protocol/worker-protocol.md 7.2). Reads only; the claim's snapshot is fixed."""
+"""Further history pages of a claim (docs/protocol/worker-protocol.md 7.2). Reads only; its snapshot is fixed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TaskHistory:
 
 
 def read_task_history(report: Report, *, page_token: str, page_size: int | None) -> TaskHistory:
-    """The page after a token, never beyond what the claim saw. Refuses what the guard refuses, and invalid_page_token."""
+    """The page after a token, never beyond what the claim saw. Refuses as the guard does, and invalid_page_token."""
     after_sequence = decode_token(page_token)
     facts = claiming.read_task_facts(report.task_id, kind=TaskKind.WORKFLOW, worker_id=report.lease_owner)
     if facts is None or facts.task.namespace != report.namespace or facts.task.kind != TaskKind.WORKFLOW:

@@ -89,4 +89,3 @@ def _offer_again(task: Task, **columns: object) -> None:
     if recovered != 1:
         raise AssertionError(f"task {task.id} changed under its lock")
     hint_after_commit(task)
-

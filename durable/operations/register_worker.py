@@ -56,9 +56,9 @@ class WorkerDescription:
 def register_worker(description: WorkerDescription) -> WorkerRegistration:
     """Insert or replace the registration of (namespace, worker id) and make its new incarnation the active one.
 
-    Existing leases are not touched. Refuses workflow_definition_changed, workflow_metadata_capability_protocol_mismatch,
-    worker_capability_manifest_mismatch, worker_capability_protocol_floor_mismatch,
-    prepared_local_activity_capability_mismatch; changes nothing then.
+    Existing leases are not touched. Refuses workflow_definition_changed,
+    workflow_metadata_capability_protocol_mismatch, worker_capability_manifest_mismatch,
+    worker_capability_protocol_floor_mismatch, prepared_local_activity_capability_mismatch; changes nothing then.
     """
     check_capabilities(description)
     existing = (
@@ -138,9 +138,7 @@ def check_capabilities(description: WorkerDescription) -> None:
     version, capabilities = description.protocol_version, set(description.capabilities)
     for capability, floor in _FLOORS.items():
         if capability in capabilities and version < floor:
-            raise _capability_refusal(
-                Reason.WORKFLOW_METADATA_CAPABILITY_PROTOCOL_MISMATCH, capability, version, floor
-            )
+            raise _capability_refusal(Reason.WORKFLOW_METADATA_CAPABILITY_PROTOCOL_MISMATCH, capability, version, floor)
     for capability in AFFINITY_CAPABILITIES:
         _check_affinity(capability, capability in capabilities, description)
     if "prepared_local_activities" in capabilities and (
@@ -167,9 +165,7 @@ def _check_affinity(capability: str, is_flat: bool, description: WorkerDescripti
         )
 
 
-def _capability_refusal(
-    reason: Reason, capability: str, version: ProtocolVersion, floor: ProtocolVersion
-) -> Refusal:
+def _capability_refusal(reason: Reason, capability: str, version: ProtocolVersion, floor: ProtocolVersion) -> Refusal:
     return Refusal(
         reason,
         f"The capability {capability} does not fit the manifest or the protocol version of this request.",

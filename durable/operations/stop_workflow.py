@@ -1,4 +1,4 @@
-"""Cancel or terminate: close a run at once, without running its code again (history.md 11.1 and 11.2, control-plane.md 7.10)."""
+"""Cancel or terminate: close a run at once, without running its code again (history.md 11.1 and 11.2)."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ class _Stop:
 
 _STOPS = {
     "cancel": _Stop(command_type="cancel", status=RunStatus.CANCELLED, closed_reason=ClosedReason.CANCELLED),
-    "terminate": _Stop(
-        command_type="terminate", status=RunStatus.TERMINATED, closed_reason=ClosedReason.TERMINATED
-    ),
+    "terminate": _Stop(command_type="terminate", status=RunStatus.TERMINATED, closed_reason=ClosedReason.TERMINATED),
 }
 
 
@@ -67,9 +65,7 @@ def _stop(target: WorkflowTarget, stop: _Stop, reason: str | None) -> CommandAcc
     work = lock_open_work(run)
     changes = RunChanges(run, work.now)
     command_id = new_id()
-    changes.append(
-        events.stop_requested(run, command_type=stop.command_type, command_id=command_id, reason=reason)
-    )
+    changes.append(events.stop_requested(run, command_type=stop.command_type, command_id=command_id, reason=reason))
     cancel_tasks(work.tasks, work.now)
     cancel_activities(changes, command_id=command_id, with_events=True)
     event = events.workflow_stopped(
@@ -91,7 +87,9 @@ def lock_current_run(target: WorkflowTarget) -> Run:
         current = starting.find_current_run(target.workflow_id)
         if current is None or current.namespace != target.namespace:
             raise Refusal(
-                Reason.INSTANCE_NOT_FOUND, "There is no such workflow in this namespace.", workflow_id=target.workflow_id
+                Reason.INSTANCE_NOT_FOUND,
+                "There is no such workflow in this namespace.",
+                workflow_id=target.workflow_id,
             )
         if target.run_id is not None and target.run_id != current.id:
             _refuse_other_run(target)
@@ -102,15 +100,16 @@ def lock_current_run(target: WorkflowTarget) -> Run:
         if latest is not None and latest.id == run.id:
             return _refuse_closed(target, run)
     raise Refusal(
-        Reason.RUN_NOT_ACTIVE, "The workflow kept moving to new runs.", workflow_id=target.workflow_id, is_terminal=False
+        Reason.RUN_NOT_ACTIVE,
+        "The workflow kept moving to new runs.",
+        workflow_id=target.workflow_id,
+        is_terminal=False,
     )
 
 
 def _refuse_other_run(target: WorkflowTarget) -> None:
     identity = {"workflow_id": target.workflow_id, "run_id": target.run_id}
-    if not Run.objects.filter(
-        id=target.run_id, workflow_id=target.workflow_id, namespace=target.namespace
-    ).exists():
+    if not Run.objects.filter(id=target.run_id, workflow_id=target.workflow_id, namespace=target.namespace).exists():
         raise Refusal(Reason.RUN_NOT_FOUND, "This workflow has no such run.", **identity)
     raise Refusal(
         Reason.HISTORICAL_RUN_COMMAND_REJECTED,

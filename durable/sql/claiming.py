@@ -94,7 +94,7 @@ class Candidate:
     attempt_count: int
 
 
-# Equality on the index up to the order columns; build and run deadline are residual. One seek each, whatever else waits.
+# Equality on the index up to the order columns; build and run deadline are residual. One seek, whatever else waits.
 _READY = (
     "t.namespace = %s AND t.task_queue = %s AND t.kind = %s AND t.status = %s AND t.due = %s{typed}"
     " AND t.build_id IN ('', %s) AND (t.run_deadline_at IS NULL OR t.run_deadline_at > {now})"
@@ -173,7 +173,7 @@ def reserve_receipt(receipt: PollReceipt) -> bool:
 def lock_candidate(wanted: Wanted, now: datetime, type_: str | None) -> tuple[str, int] | None:
     """Lock the best ready task of one type (None: of any): its id and attempt count. Skips rows others hold.
 
-    Measured without a filesort on MariaDB 10.11; durable_task_claim_typed serves it, durable_task_claim_any without type.
+    Served by durable_task_claim_typed, or durable_task_claim_any without a type; no filesort on MariaDB 10.11.
     """
     typed = "" if type_ is None else " AND t.type = %s"
     sql = f"SELECT t.id, t.attempt_count FROM {_TASKS} t WHERE {_ready_condition(typed=typed)}{_ORDER}"

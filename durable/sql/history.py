@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from durable.models import HistoryEvent
 from durable.jsontext import JSONText
-from durable.sql.rows import aware, fetch_all
+from durable.models import HistoryEvent
+from durable.sql.rows import fetch_all, known
 
 _TABLE = HistoryEvent._meta.db_table
 _COLUMNS = "e.id, e.sequence, e.event_type, e.payload, e.recorded_at, e.workflow_task_id, e.workflow_command_id"
@@ -42,7 +42,7 @@ class StoredEvent:
 def read_page(
     run_id: str, *, after_sequence: int, through_sequence: int, count: int, max_bytes: int, history_bytes: int
 ) -> list[StoredEvent]:
-    """Events after one sequence and through another: at most `count`, at most `max_bytes`, at least one if any is there.
+    """Events after one sequence and through another: at most `count` and `max_bytes`, at least one if any.
 
     `history_bytes` is the size of the run's whole history; only one larger than a page needs byte accounting.
     """
@@ -63,6 +63,5 @@ def _stored(
     workflow_task_id: str | None,
     workflow_command_id: str | None,
 ) -> StoredEvent:
-    moment = aware(recorded_at)
-    assert moment is not None
+    moment = known(recorded_at)
     return StoredEvent(id_, sequence, event_type, JSONText(payload), moment, workflow_task_id, workflow_command_id)

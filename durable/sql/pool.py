@@ -37,7 +37,7 @@ class PoolBusyError(Exception):
     """No thread became free in time: the caller answers 503 and nothing has happened."""
 
 
-def _count_statement(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:  # noqa: FBT001
+def _count_statement(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
     metrics.STATEMENTS.inc()
     return execute(sql, params, many, context)
 

@@ -28,7 +28,16 @@ def aware(value: Any) -> datetime | None:
         return None
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    moment: datetime = value
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def known(value: Any) -> datetime:
+    """The same for a column that is never null."""
+    moment = aware(value)
+    if moment is None:
+        raise ValueError("a time is missing where the schema has one")
+    return moment
 
 
 def _load_json(value: Any) -> Any:
@@ -94,7 +103,7 @@ def fetch_all(sql: str, parameters: Sequence[Any]) -> list[Any]:
     """All rows."""
     with connection.cursor() as cursor:
         cursor.execute(sql, [encode(value) for value in parameters])
-        return cursor.fetchall()
+        return list(cursor.fetchall())
 
 
 def execute(sql: str, parameters: Sequence[Any]) -> int:
@@ -120,7 +129,7 @@ def insert(rows: Sequence[models.Model], *, or_ignore: bool = False, no_wait: bo
         return 0
     meta = type(rows[0])._meta
     fields = [f for f in meta.concrete_fields if not (isinstance(f, models.AutoField) and f.primary_key)]
-    columns = ", ".join(field.column for field in fields)
+    columns = ", ".join(str(field.column) for field in fields)
     verb, suffix = "INSERT", ""
     if or_ignore:
         if connection.vendor == "mysql":
@@ -142,20 +151,26 @@ def insert(rows: Sequence[models.Model], *, or_ignore: bool = False, no_wait: bo
     return inserted
 
 
+def _field(model: type[models.Model], name: str) -> Field[Any, Any]:
+    found = model._meta.get_field(name)
+    if not isinstance(found, Field):
+        raise TypeError(f"{name} is not a column")
+    return found
+
+
 def update(model: type[models.Model], changes: dict[str, Any], where: dict[str, Any]) -> int:
     """A guarded update: set `changes` on the rows whose columns equal `where`; return how many there were.
 
     A tuple in `where` means any of its members. Callers name the old state there and treat 0 rows as a branch.
     """
-    meta = model._meta
     assignments, values = [], []
     for name, value in changes.items():
-        field = meta.get_field(name)
+        field = _field(model, name)
         assignments.append(f"{field.column} = %s")
         values.append(_column_value(field, value))
     conditions = []
     for name, value in where.items():
-        column = meta.get_field(name).column
+        column = _field(model, name).column
         if value is None:
             conditions.append(f"{column} IS NULL")
         elif isinstance(value, tuple):
@@ -165,5 +180,7 @@ def update(model: type[models.Model], changes: dict[str, Any], where: dict[str, 
             conditions.append(f"{column} = %s")
             values.append(encode(value))
     with connection.cursor() as cursor:
-        cursor.execute(f"UPDATE {meta.db_table} SET {', '.join(assignments)} WHERE {' AND '.join(conditions)}", values)
+        cursor.execute(
+            f"UPDATE {model._meta.db_table} SET {', '.join(assignments)} WHERE {' AND '.join(conditions)}", values
+        )
         return int(cursor.rowcount)

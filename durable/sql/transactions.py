@@ -29,7 +29,7 @@ def is_lock_pressure(error: BaseException) -> bool:
     code = getattr(cause, "sqlite_errorcode", None)
     if code is not None:
         return code & 0xFF in _SQLITE_BUSY
-    arguments = getattr(cause, "args", ())
+    arguments: tuple[object, ...] = getattr(cause, "args", ())
     return bool(arguments) and arguments[0] in _TRANSIENT_ERRNOS
 
 

@@ -23,7 +23,6 @@ from wire.errors import ErrorAnswer
 from wire.process import runtime
 from wire.refused import counts_refusals
 from wire.views import Answer, Call, WorkerView
-
 from worker_api.backend import backend_lost
 from worker_api.requests import (
     ActivityHeartbeatRequest,

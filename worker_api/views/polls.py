@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from django.utils import timezone
+
 from durable import conf, logs, metrics
 from durable.claims import PollRequest, wanted_by
 from durable.history.times import stamp
@@ -21,7 +22,6 @@ from wire.compression import compress_history
 from wire.errors import ErrorAnswer
 from wire.process import runtime
 from wire.views import Answer, Call, WorkerView
-
 from worker_api.backend import poll_unavailable
 from worker_api.requests import ActivityPollRequest, WorkflowPollRequest
 

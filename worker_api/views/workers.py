@@ -14,7 +14,6 @@ from durable.sql.pool import Work
 from wire.errors import ErrorAnswer
 from wire.process import runtime
 from wire.views import Answer, Call, WorkerView
-
 from worker_api.backend import backend_lost
 from worker_api.requests import DeregisterRequest, RegisterRequest, WorkerHeartbeatRequest
 

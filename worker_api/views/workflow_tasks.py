@@ -18,7 +18,6 @@ from wire.errors import ErrorAnswer
 from wire.process import runtime
 from wire.refused import counts_refusals
 from wire.views import Answer, Call, WorkerView
-
 from worker_api.backend import backend_lost
 from worker_api.requests import (
     WorkflowTaskCompleteRequest,
@@ -77,9 +76,7 @@ class FailView(WorkerView):
     async def post(self, call: Call, task_id: str) -> Answer:
         data = self.validated(call)
         report = _report(call, task_id, data)
-        done = await runtime().pool.run(
-            Work.LOCK_RUN, fail_workflow_task, report, TaskFailure(**data["failure"])
-        )
+        done = await runtime().pool.run(Work.LOCK_RUN, fail_workflow_task, report, TaskFailure(**data["failure"]))
         metrics.COMPLETIONS.labels(kind="workflow", outcome=done.outcome).inc()
         return Answer(
             {
