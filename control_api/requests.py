@@ -86,10 +86,13 @@ class StartRequestBody(serializers.Serializer[Any]):
     compatibility = IdField(required=False, allow_null=True)
     visibility_labels = ObjectField(required=False, allow_null=True)
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        sent = [name for name in UNSUPPORTED_START_FIELDS if name in self.initial_data]
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        sent = [name for name in UNSUPPORTED_START_FIELDS if name in data]
         if sent:
             raise serializers.ValidationError({name: ["This field is not supported."] for name in sent})
+        return dict(super().to_internal_value(data))
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         run, execution = attrs.get("run_timeout_seconds"), attrs.get("execution_timeout_seconds")
         if run and execution and run > execution:
             raise serializers.ValidationError(

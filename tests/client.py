@@ -23,6 +23,8 @@ CONTROL_VERSION = {"X-Durable-Workflow-Control-Plane-Version": "2"}
 
 # Called with (method, path, status, request body, response body) for every JSON exchange.
 exchange_checks: list[Callable[[str, str, int, Any, Any], None]] = []
+# Called with (method, path, answer) for every exchange, whatever its content type.
+response_checks: list[Callable[[str, str, Response], None]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,8 @@ class ApiClient:
             headers={name.decode().lower(): value.decode() for name, value in start["headers"]},
             raw=b"".join(message.get("body", b"") for message in sent[1:]),
         )
+        for look in response_checks:
+            look(method, url.path, response)
         if response.headers.get("content-type", "").startswith("application/json"):
             for check in exchange_checks:
                 check(method, url.path, response.status, body, response.body)

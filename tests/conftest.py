@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import setup_databases, teardown_databases
 
-from tests.client import ApiClient
+from tests.client import ApiClient, response_checks
+from tests.envelopes import check_envelope
 from tests.server import ServerProcess
 
 APPS = ("durable", "wire")
+
+response_checks.append(check_envelope)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,9 +37,19 @@ def django_db_setup(
     """The test database, also for tests that carry no `django_db` mark because they commit for real."""
     with django_db_blocker.unblock():
         configured = setup_databases(verbosity=0, interactive=False, aliases={"default"})
+        _relax_commits()
     yield
     with django_db_blocker.unblock():
         teardown_databases(configured, verbosity=0)
+
+
+def _relax_commits() -> None:
+    """No test kills the database itself, so PostgreSQL's commits need not wait for the disk."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            name = connection.ops.quote_name(connection.settings_dict["NAME"])
+            cursor.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+        connection.close()
 
 
 @pytest.fixture
@@ -56,10 +69,10 @@ def clean_database() -> None:
     models = [model for app in APPS for model in apps.get_app_config(app).get_models()]
     # Attempts refer to tasks, so they go first.
     models.sort(key=lambda model: any(field.remote_field for field in model._meta.fields), reverse=True)
-    with connection.cursor() as cursor:
+    with transaction.atomic(), connection.cursor() as cursor:
         for model in models:
             cursor.execute(f"DELETE FROM {model._meta.db_table}")
-    Namespace.objects.create(name="default")
+        Namespace.objects.create(name="default")
     forget_cached_access()
 
 
@@ -91,6 +104,22 @@ def api(database: None) -> Iterator[ApiClient]:
 def server(database: None) -> Iterator[ServerProcess]:
     """`manage.py serve` as a process of its own on this test's database, with upkeep."""
     process = ServerProcess()
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_server(
+    request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: Any
+) -> Iterator[ServerProcess]:
+    """One server process for all tests of a module, in the environment its `SERVER_SETTINGS` names.
+
+    It never outlives the module: its upkeep would work on the rows of other tests.
+    """
+    with django_db_blocker.unblock():
+        clean_database()
+    process = ServerProcess(**getattr(request.module, "SERVER_SETTINGS", {}))
     process.start()
     yield process
     process.stop()

@@ -15,6 +15,7 @@ from django.conf import settings
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.exception import convert_exception_to_response
+from django.http.response import HttpResponseBase
 from django.urls import set_script_prefix
 from django.utils.module_loading import import_string
 
@@ -67,9 +68,16 @@ class ApiHandler(ASGIHandler):
             try:
                 await self.send_response(response, send)
             finally:
-                response.close()
+                _close(response)
         finally:
             watching.cancel()
+
+
+def _close(response: HttpResponseBase) -> None:
+    """Let go of what the response holds, without the signal on which Django looks after connections of its own."""
+    for closer in response._resource_closers:  # type: ignore[attr-defined]  # what close() itself goes through
+        closer()
+    response.closed = True
 
 
 async def _read_body(scope: Any, receive: Any) -> tuple[bytes, int | None]:

@@ -26,12 +26,34 @@ def flat_errors(errors: Any, path: str = "") -> dict[str, list[str]]:
     return {path: [str(text) for text in (errors if isinstance(errors, list) else [errors])]}
 
 
-class TextField(serializers.CharField):
+class Described:
+    """A field that says itself what it takes or holds; wire/schema.py puts that into the API documents."""
+
+    # The name of its own component, for a schema that many bodies share.
+    component: str | None = None
+
+    def json_schema(self) -> dict[str, Any]:
+        """The value as JSON Schema, null and the limits of validators apart."""
+        raise NotImplementedError
+
+    def rules(self) -> str:
+        """What JSON Schema cannot say, as sentences after the field's own text."""
+        return ""
+
+
+class TextField(Described, serializers.CharField):
     """Text that is text: numbers and booleans are not turned into it. Blank counts as empty, controls are refused."""
 
     def __init__(self, **options: Any) -> None:
         self.allow_controls: bool = options.pop("allow_controls", False)
         super().__init__(**options)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string"} if self.allow_blank else {"type": "string", "minLength": 1}
+
+    def rules(self) -> str:
+        said = "White space around it is dropped." if self.trim_whitespace else ""
+        return said if self.allow_controls else f"{said} Control characters are refused.".strip()
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
@@ -67,9 +89,19 @@ class IdField(TextField):
             raise serializers.ValidationError(f"At most {self.most_bytes} bytes are allowed.")
         return value
 
+    def rules(self) -> str:
+        blank = "Empty or white space alone counts as absent." if self.allow_blank else "White space alone is refused."
+        return f"At most {self.most_bytes} bytes of UTF-8, kept as sent. {blank} Control characters are refused."
 
-class WholeField(serializers.IntegerField):
+
+class WholeField(Described, serializers.IntegerField):
     """A whole number, or its decimal digits as text; never a boolean or a fraction."""
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": ["integer", "string"], "pattern": r"^\s*[0-9]{1,19}\s*$"}
+
+    def rules(self) -> str:
+        return "Decimal digits as text are taken as well."
 
     def to_internal_value(self, data: Any) -> int:
         number = as_whole(data)
@@ -78,8 +110,11 @@ class WholeField(serializers.IntegerField):
         return number
 
 
-class FlagField(serializers.BooleanField):
+class FlagField(Described, serializers.BooleanField):
     """True or false, nothing that looks like it."""
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
 
     def to_internal_value(self, data: Any) -> bool:
         if not isinstance(data, bool):
@@ -87,8 +122,22 @@ class FlagField(serializers.BooleanField):
         return bool(data)
 
 
-class EnvelopeField(serializers.Field):  # type: ignore[type-arg]
+class EnvelopeField(Described, serializers.Field):  # type: ignore[type-arg]
     """A payload: exactly `{"codec": "avro", "blob": "<base64>"}`, kept as it was sent."""
+
+    component = "PayloadEnvelope"
+
+    def json_schema(self) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "description": "A payload: opaque to the server, stored and returned as it was sent.",
+            "properties": {
+                "codec": {"type": "string", "const": "avro", "description": "The only codec."},
+                "blob": {"type": "string", "description": "Base64 of an Avro single-object frame."},
+            },
+            "required": ["codec", "blob"],
+            "additionalProperties": False,
+        }
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         if fault := envelope_fault(data):
@@ -99,8 +148,11 @@ class EnvelopeField(serializers.Field):  # type: ignore[type-arg]
         return value
 
 
-class ObjectField(serializers.Field):  # type: ignore[type-arg]
+class ObjectField(Described, serializers.Field):  # type: ignore[type-arg]
     """Any JSON object."""
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "object", "additionalProperties": True}
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         if not isinstance(data, dict):

@@ -13,24 +13,32 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import DatabaseError, connection
+from django.db import DatabaseError
 
 from durable.models import ActivityAttempt, ActivityExecution, HistoryEvent, PollReceipt, Run, Task, WorkerRegistration
 from durable.sql.clock import clock_sql, clock_value
 from durable.sql.locking import TASK, for_update
-from durable.sql.rows import Columns, fetch_all, fetch_one, insert
+from durable.sql.rows import Columns, fetch_all, fetch_one, insert, vendor
 from durable.sql.transactions import is_lock_pressure
 from durable.states import TaskKind, TaskStatus
 
+# What a poll is admitted by, and what its claim asks again under the lock.
+_STANDING = ("id", "worker_id", "task_queue", "build_id", "registration_token", "is_draining", "drain_reason")
+WORKER_STANDING = Columns(WorkerRegistration, "w", only=(*_STANDING, "last_heartbeat_at"))
 WORKER = Columns(
     WorkerRegistration,
     "w",
-    without=("workflow_command_contracts", "capability_manifest", "process_metrics", "task_slots"),
+    only=(*_STANDING, "last_heartbeat_at", "supported_workflow_types", "supported_activity_types", "capabilities"),
 )
 RECEIPT = Columns(PollReceipt, "p")
 RUN_FACTS = Columns(
-    Run, "r", without=("memo", "search_attributes", "labels", "command_contract", "open_groups", "blocked_reason")
-)
+    Run,
+    "r",
+    only=(
+        "id", "workflow_id", "workflow_type", "status", "closed_reason", "closed_at", "history_bytes",
+        "run_deadline_at", "execution_deadline_at",
+    ),
+)  # fmt: skip
 EXECUTION = Columns(ActivityExecution, "x")
 ATTEMPT = Columns(ActivityAttempt, "a", without=("progress",))
 
@@ -103,13 +111,13 @@ _ORDER = " ORDER BY t.priority, t.available_at, t.id LIMIT 1"
 
 
 def _ready_condition(*, typed: str) -> str:
-    return _READY.format(typed=typed, now="%s" if connection.vendor == "sqlite" else clock_sql())
+    return _READY.format(typed=typed, now="%s" if vendor() == "sqlite" else clock_sql())
 
 
 def _ready_parameters(wanted: Wanted, now: datetime, *types: str) -> list[Any]:
     parameters: list[Any] = [wanted.namespace, wanted.task_queue, wanted.kind, TaskStatus.READY, True, *types]
     parameters.append(wanted.build_id)
-    if connection.vendor == "sqlite":
+    if vendor() == "sqlite":
         parameters.append(now)
     return parameters
 
@@ -155,12 +163,12 @@ def reserve_receipt(receipt: PollReceipt) -> bool:
 
     The only statement whose lock time-out means something other than trouble (docs/concurrency.md 12).
     """
-    if connection.vendor == "postgresql":
+    if vendor() == "postgresql":
         key = int.from_bytes(bytes.fromhex(receipt.id[:16]), "big", signed=True)
         if not fetch_one("SELECT pg_try_advisory_xact_lock(%s)", (key,))[0]:
             return False
         return insert([receipt], or_ignore=True) == 1
-    if connection.vendor == "mysql":
+    if vendor() == "mysql":
         try:
             return insert([receipt], or_ignore=True, no_wait=True) == 1
         except DatabaseError as error:
@@ -203,7 +211,7 @@ class TaskFacts:
 
 def read_task_facts(task_id: str, *, kind: str, worker_id: str, attempt_id: str | None = None) -> TaskFacts | None:
     """Read a task with its run, input and registration; an activity task with its execution and the attempt named."""
-    columns = f"{clock_sql()}, {TASK.sql}, {RUN_FACTS.sql}, {WORKER.sql}"
+    columns = f"{clock_sql()}, {TASK.sql}, {RUN_FACTS.sql}, {WORKER_STANDING.sql}"
     source = (
         f"{_TASKS} t JOIN {_RUNS} r ON r.id = t.run_id"
         f" LEFT JOIN {_WORKERS} w ON w.namespace = t.namespace AND w.worker_id = %s"
@@ -224,14 +232,14 @@ def read_task_facts(task_id: str, *, kind: str, worker_id: str, attempt_id: str 
     if row is None:
         return None
     read_at = time.monotonic()
-    start = 1 + len(TASK) + len(RUN_FACTS) + len(WORKER)
+    start = 1 + len(TASK) + len(RUN_FACTS) + len(WORKER_STANDING)
     is_activity = kind == TaskKind.ACTIVITY
     return TaskFacts(
         now=clock_value(row[0]),
         read_at=read_at,
         task=TASK.decode(row[1 : 1 + len(TASK)]),
         run=RUN_FACTS.decode(row[1 + len(TASK) : 1 + len(TASK) + len(RUN_FACTS)]),
-        worker=WORKER.decode_joined(row, 1 + len(TASK) + len(RUN_FACTS)),
+        worker=WORKER_STANDING.decode_joined(row, 1 + len(TASK) + len(RUN_FACTS)),
         input_payload=row[start],
         execution=EXECUTION.decode_joined(row, start + 1) if is_activity else None,
         attempt=ATTEMPT.decode_joined(row, start + 1 + len(EXECUTION)) if is_activity else None,

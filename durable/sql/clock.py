@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from django.db import connection
-
-from durable.sql.rows import aware, fetch_one
+from durable.sql.rows import aware, fetch_one, vendor
 
 _EXPRESSIONS = {
     # now() would be the start of the transaction.
@@ -23,7 +21,7 @@ _EXPRESSIONS = {
 
 def clock_sql() -> str:
     """The expression to put into a SELECT list that also reads other things; NULL on SQLite."""
-    return _EXPRESSIONS.get(connection.vendor, "NULL")
+    return _EXPRESSIONS.get(vendor(), "NULL")
 
 
 def clock_value(value: object) -> datetime:
@@ -33,7 +31,7 @@ def clock_value(value: object) -> datetime:
 
 def read_clock() -> datetime:
     """The current time by the database's clock: one read (none on SQLite)."""
-    if connection.vendor == "sqlite":
+    if vendor() == "sqlite":
         return datetime.now(UTC)
     return clock_value(fetch_one(f"SELECT {clock_sql()}", ())[0])
 

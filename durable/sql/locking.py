@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from django.db import connection
-
 from durable.models import Run, Task
-from durable.sql.rows import Columns, fetch_all, fetch_one
+from durable.sql.rows import Columns, fetch_all, fetch_one, vendor
 from durable.states import OPEN_TASK
 
 RUN = Columns(Run, "r")
@@ -26,9 +24,9 @@ _OPEN_TASK_IDS = (
 
 def for_update(*, skip_locked: bool = False) -> str:
     """The locking clause of this database. PostgreSQL's weaker mode lets foreign key checks pass (docs 6)."""
-    if connection.vendor == "sqlite":
+    if vendor() == "sqlite":
         return ""
-    mode = " FOR NO KEY UPDATE" if connection.vendor == "postgresql" else " FOR UPDATE"
+    mode = " FOR NO KEY UPDATE" if vendor() == "postgresql" else " FOR UPDATE"
     return mode + (" SKIP LOCKED" if skip_locked else "")
 
 

@@ -19,6 +19,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable import conf, metrics
+from durable.sql.rows import vendor
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,7 +66,7 @@ class DatabasePool:
 
     def __init__(self, threads: int | None = None) -> None:
         threads = max(2, threads or conf.current().db_threads)
-        self.has_single_writer = connection.vendor == "sqlite"
+        self.has_single_writer = vendor() == "sqlite"
         writers = 1 if self.has_single_writer else threads
         self._connections: list[BaseDatabaseWrapper] = []
         self._writer = self._executor(writers, "durable-db")

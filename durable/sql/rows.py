@@ -1,7 +1,8 @@
 """Rows in and out of a cursor: one decoder and one encoder for three databases (docs/concurrency.md 14).
 
 The hot path writes SQL by hand but keeps the models as the only place where tables and columns are named: a
-`Columns` object lists a model's columns for a SELECT and turns what comes back into an instance.
+`Columns` object lists a model's columns for a SELECT and turns what comes back into an instance; `insert` and `update`
+compose the two kinds of write from a model's own columns and keep the text for the next time.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from enum import Enum
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-from django.db import connection, models
+from django.db import DEFAULT_DB_ALIAS, connection, models
+from django.db.models.base import ModelState
 from django.db.models.fields import Field
 
 from durable.jsontext import dump_json
@@ -22,13 +26,20 @@ M = TypeVar("M", bound=models.Model)
 _MOST_PARAMETERS = 30_000  # SQLite takes 32,766 in one statement, PostgreSQL 65,535.
 
 
+@lru_cache(maxsize=1)
+def vendor() -> str:
+    """`sqlite`, `postgresql` or `mysql`: of the default database, which does not change while a process lives."""
+    return connection.vendor
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
 def aware(value: Any) -> datetime | None:
     """A time as it left the driver (text on SQLite, naive on MariaDB, aware on PostgreSQL) as an aware UTC datetime."""
     if value is None:
         return None
-    if isinstance(value, str):
-        value = datetime.fromisoformat(value)
-    moment: datetime = value
+    moment: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
@@ -48,6 +59,25 @@ def _as_bool(value: Any) -> bool | None:
     return None if value is None else bool(value)
 
 
+def encode(value: Any) -> Any:
+    """One value as this database's cursor takes it; JSON columns are encoded by whoever knows the column."""
+    kind = type(value)
+    if kind is str or kind is int or value is None:
+        return value
+    if kind is datetime:
+        # PostgreSQL's driver knows zones; the others are given UTC without one, as Django stores it.
+        return value if vendor() == "postgresql" else str(value.astimezone(UTC).replace(tzinfo=None))
+    return value.value if isinstance(value, Enum) else value
+
+
+def _encode_json(value: Any) -> str | None:
+    return None if value is None else dump_json(value)
+
+
+def _encoder(field: Field[Any, Any]) -> Callable[[Any], Any]:
+    return _encode_json if isinstance(field, JSONTextField) else encode
+
+
 def _decoder(field: Field[Any, Any]) -> Callable[[Any], Any] | None:
     if isinstance(field, models.DateTimeField):
         return aware
@@ -58,20 +88,23 @@ def _decoder(field: Field[Any, Any]) -> Callable[[Any], Any] | None:
     return None
 
 
-def encode(value: Any) -> Any:
-    """One value as this database's cursor takes it; JSON columns are encoded by whoever knows the column."""
-    if isinstance(value, datetime):
-        return connection.ops.adapt_datetimefield_value(value)
-    return value
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 class Columns(Generic[M]):
-    """A model's columns for one SELECT list, and the way back from a row to an instance."""
+    """A model's columns for one SELECT list, and the way back from a row to an instance.
 
-    def __init__(self, model: type[M], alias: str, *, without: Iterable[str] = ()) -> None:
-        left_out = set(without)
+    `only` or `without` name attributes; what is left out is fetched by Django if somebody asks for it after all.
+    """
+
+    def __init__(self, model: type[M], alias: str, *, only: Iterable[str] = (), without: Iterable[str] = ()) -> None:
+        wanted, left_out = set(only), set(without)
         self.model = model
-        self.fields = [field for field in model._meta.concrete_fields if field.attname not in left_out]
+        self.fields = [
+            field
+            for field in model._meta.concrete_fields
+            if field.attname not in left_out and (not wanted or field.attname in wanted)
+        ]
         self.names = [field.attname for field in self.fields]
         self.sql = ", ".join(f"{alias}.{field.column}" for field in self.fields)
         self._decoders = [(index, decoder) for index, f in enumerate(self.fields) if (decoder := _decoder(f))]
@@ -80,11 +113,18 @@ class Columns(Generic[M]):
         return len(self.fields)
 
     def decode(self, values: Sequence[Any]) -> M:
-        """An instance from exactly this object's columns."""
+        """An instance from exactly this object's columns.
+
+        Filled in directly: a model's constructor takes longer than the statement that fetched its row.
+        """
         row = list(values)
         for index, decoder in self._decoders:
             row[index] = decoder(row[index])
-        return self.model.from_db(connection.alias, self.names, row)
+        instance = self.model.__new__(self.model)
+        state = ModelState()
+        state.db, state.adding = DEFAULT_DB_ALIAS, False
+        instance.__dict__.update(zip(self.names, row, strict=True), _state=state)
+        return instance
 
     def decode_joined(self, row: Sequence[Any], start: int) -> M | None:
         """An instance from the columns at `start` of a joined row; None when the outer join found nothing."""
@@ -106,17 +146,21 @@ def fetch_all(sql: str, parameters: Sequence[Any]) -> list[Any]:
         return list(cursor.fetchall())
 
 
-def execute(sql: str, parameters: Sequence[Any]) -> int:
-    """Run a write and return how many rows it changed (MariaDB counts matched rows, as the others do)."""
-    with connection.cursor() as cursor:
-        cursor.execute(sql, [encode(value) for value in parameters])
-        return int(cursor.rowcount)
+# -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _column_value(field: Field[Any, Any], value: Any) -> Any:
-    if isinstance(field, JSONTextField):
-        return None if value is None else dump_json(value)
-    return encode(value)
+class _InsertPlan:
+    """What inserting rows of one model takes."""
+
+    def __init__(self, model: type[models.Model]) -> None:
+        fields = [f for f in model._meta.concrete_fields if not (isinstance(f, models.AutoField) and f.primary_key)]
+        self.encoders = [(field.attname, _encoder(field)) for field in fields]
+        self.head = f"INTO {model._meta.db_table} ({', '.join(str(field.column) for field in fields)}) VALUES "
+        self.placeholders = f"({', '.join(['%s'] * len(fields))})"
+        self.rows_at_once = max(1, _MOST_PARAMETERS // len(fields))
+
+
+_insert_plan = lru_cache(maxsize=None)(_InsertPlan)
 
 
 def insert(rows: Sequence[models.Model], *, or_ignore: bool = False, no_wait: bool = False) -> int:
@@ -127,28 +171,44 @@ def insert(rows: Sequence[models.Model], *, or_ignore: bool = False, no_wait: bo
     """
     if not rows:
         return 0
-    meta = type(rows[0])._meta
-    fields = [f for f in meta.concrete_fields if not (isinstance(f, models.AutoField) and f.primary_key)]
-    columns = ", ".join(str(field.column) for field in fields)
+    plan = _insert_plan(type(rows[0]))
     verb, suffix = "INSERT", ""
     if or_ignore:
-        if connection.vendor == "mysql":
-            verb = "INSERT IGNORE"
-            if no_wait and getattr(connection, "mysql_is_mariadb", False):
-                verb = "SET STATEMENT innodb_lock_wait_timeout=0 FOR " + verb
-        else:
-            suffix = " ON CONFLICT DO NOTHING"
-    placeholders = "(" + ", ".join(["%s"] * len(fields)) + ")"
-    step = max(1, _MOST_PARAMETERS // len(fields))
+        verb, suffix = _ignoring(no_wait=no_wait)
     inserted = 0
-    for start in range(0, len(rows), step):
-        chunk = rows[start : start + step]
-        sql = f"{verb} INTO {meta.db_table} ({columns}) VALUES {', '.join([placeholders] * len(chunk))}{suffix}"
-        values = [_column_value(field, getattr(row, field.attname)) for row in chunk for field in fields]
+    for start in range(0, len(rows), plan.rows_at_once):
+        chunk = rows[start : start + plan.rows_at_once]
+        values = [encoder(getattr(row, name)) for row in chunk for name, encoder in plan.encoders]
         with connection.cursor() as cursor:
-            cursor.execute(sql, values)
+            places = ", ".join([plan.placeholders] * len(chunk))
+            cursor.execute(f"{verb} {plan.head}{places}{suffix}", values)
             inserted += int(cursor.rowcount)
     return inserted
+
+
+def _ignoring(*, no_wait: bool) -> tuple[str, str]:
+    """How this database says "leave out what exists already"."""
+    if vendor() != "mysql":
+        return "INSERT", " ON CONFLICT DO NOTHING"
+    if no_wait and getattr(connection, "mysql_is_mariadb", False):
+        return "SET STATEMENT innodb_lock_wait_timeout=0 FOR INSERT IGNORE", ""
+    return "INSERT IGNORE", ""
+
+
+@lru_cache(maxsize=512)
+def _update_plan(
+    model: type[models.Model], changed: tuple[str, ...], guarded: tuple[tuple[str, int], ...]
+) -> tuple[str, tuple[Callable[[Any], Any], ...]]:
+    """The text of a guarded update, and the encoders of what it sets. A guard's number is how many values it allows."""
+    fields = [_field(model, name) for name in changed]
+    assignments = ", ".join(f"{field.column} = %s" for field in fields)
+    conditions = []
+    for name, count in guarded:
+        column = _field(model, name).column
+        condition = {0: "IS NULL", 1: "= %s"}.get(count) or f"IN ({', '.join(['%s'] * count)})"
+        conditions.append(f"{column} {condition}")
+    sql = f"UPDATE {model._meta.db_table} SET {assignments} WHERE {' AND '.join(conditions)}"
+    return sql, tuple(_encoder(field) for field in fields)
 
 
 def _field(model: type[models.Model], name: str) -> Field[Any, Any]:
@@ -161,26 +221,14 @@ def _field(model: type[models.Model], name: str) -> Field[Any, Any]:
 def update(model: type[models.Model], changes: dict[str, Any], where: dict[str, Any]) -> int:
     """A guarded update: set `changes` on the rows whose columns equal `where`; return how many there were.
 
-    A tuple in `where` means any of its members. Callers name the old state there and treat 0 rows as a branch.
+    A tuple in `where` means any of its members, None means null. Callers name the old state there and treat 0 rows as
+    a branch. MariaDB counts matched rows, as the others do (Django asks it to).
     """
-    assignments, values = [], []
-    for name, value in changes.items():
-        field = _field(model, name)
-        assignments.append(f"{field.column} = %s")
-        values.append(_column_value(field, value))
-    conditions = []
-    for name, value in where.items():
-        column = _field(model, name).column
-        if value is None:
-            conditions.append(f"{column} IS NULL")
-        elif isinstance(value, tuple):
-            conditions.append(f"{column} IN ({', '.join(['%s'] * len(value))})")
-            values.extend(encode(member) for member in value)
-        else:
-            conditions.append(f"{column} = %s")
-            values.append(encode(value))
+    allowed = {name: value if isinstance(value, tuple) else (value,) for name, value in where.items()}
+    guarded = tuple((name, 0 if values == (None,) else len(values)) for name, values in allowed.items())
+    sql, encoders = _update_plan(model, tuple(changes), guarded)
+    parameters = [encoder(value) for encoder, value in zip(encoders, changes.values(), strict=True)]
+    parameters += [encode(value) for values in allowed.values() if values != (None,) for value in values]
     with connection.cursor() as cursor:
-        cursor.execute(
-            f"UPDATE {model._meta.db_table} SET {', '.join(assignments)} WHERE {' AND '.join(conditions)}", values
-        )
+        cursor.execute(sql, parameters)
         return int(cursor.rowcount)

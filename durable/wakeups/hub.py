@@ -24,15 +24,17 @@ TICK_SECONDS = 0.1
 class Waiter:
     """One poll between its arrival and its answer. `is_hinted`: look again before parking."""
 
-    __slots__ = ("deadline", "future", "is_hinted", "key", "ticket", "wanted", "worker_id")
+    __slots__ = ("deadline", "future", "is_hinted", "is_timed", "key", "ticket", "wanted", "worker_id")
 
-    def __init__(self, ticket: int, key: QueueKey, worker_id: str, wanted: Wanted, deadline: float) -> None:
+    def __init__(self, ticket: int, key: QueueKey, worker_id: str, deadline: float) -> None:
         self.ticket = ticket
         self.key = key
         self.worker_id = worker_id
-        self.wanted = wanted
+        # Known once the first look admitted the worker; until then the poll does not count as waiting.
+        self.wanted: Wanted | None = None
         self.deadline = deadline
         self.is_hinted = False
+        self.is_timed = False
         self.future: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
@@ -51,26 +53,33 @@ class Hub:
         self.is_closing = False
 
     def __len__(self) -> int:
+        """How many polls wait; those that are still at their first look do not."""
         return self._count
 
-    # -- a poll's own calls, in this order: enter, look, park, look, …, leave ------------------------------------------
+    # -- a poll's own calls, in this order: enter, look, wait_for, park, look, …, leave --------------------------------
 
-    def enter(self, key: QueueKey, *, worker_id: str, wanted: Wanted, deadline: float) -> Waiter:
+    def enter(self, key: QueueKey, *, worker_id: str, deadline: float) -> Waiter:
         """Stand in line before looking, so that what becomes ready during the look is not missed.
 
         `deadline` is of the monotonic clock, in seconds.
         """
-        waiter = Waiter(next(self._tickets), key, worker_id, wanted, deadline)
+        waiter = Waiter(next(self._tickets), key, worker_id, deadline)
         self._lines.setdefault(key, OrderedDict())[waiter.ticket] = waiter
+        return waiter
+
+    def wait_for(self, waiter: Waiter, wanted: Wanted) -> None:
+        """The first look found nothing: from now on the poll waits, and this is what it can be given."""
+        waiter.wanted = wanted
         self._count += 1
         metrics.PARKED_POLLS.set(self._count)
-        return waiter
 
     async def park(self, waiter: Waiter) -> bool:
         """Wait until hinted (True) or out of time (False); clears the hint."""
         if not waiter.is_hinted and not self.is_closing and waiter.deadline > time.monotonic():
             waiter.future = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._deadlines, (waiter.deadline, waiter.ticket, waiter))
+            if not waiter.is_timed:
+                waiter.is_timed = True
+                heapq.heappush(self._deadlines, (waiter.deadline, waiter.ticket, waiter))
             try:
                 await waiter.future
             finally:
@@ -83,8 +92,9 @@ class Hub:
         line = self._lines.get(waiter.key)
         if line is None or line.pop(waiter.ticket, None) is None:
             return
-        self._count -= 1
-        metrics.PARKED_POLLS.set(self._count)
+        if waiter.wanted is not None:
+            self._count -= 1
+            metrics.PARKED_POLLS.set(self._count)
         if waiter.is_hinted:
             self.pass_on(waiter)
         if not line:
@@ -121,7 +131,8 @@ class Hub:
 
     def wanted(self) -> list[Wanted]:
         """The kinds of worker that are waiting, each once."""
-        return list({waiter.wanted: None for line in self._lines.values() for waiter in line.values()})
+        every = {waiter.wanted: None for line in self._lines.values() for waiter in line.values()}
+        return [wanted for wanted in every if wanted is not None]
 
     def workers(self) -> set[tuple[str, str]]:
         """(namespace, worker id) of everybody in line."""

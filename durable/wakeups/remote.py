@@ -16,6 +16,7 @@ import structlog
 from django.db import connection
 
 from durable import metrics
+from durable.sql.rows import vendor
 from durable.wakeups.hints import QueueKey
 
 CHANNEL = "durable_wake"
@@ -28,7 +29,7 @@ log = structlog.get_logger("durable.wakeups")
 
 def is_available() -> bool:
     """Whether this database can carry hints between processes."""
-    return connection.vendor == "postgresql"
+    return vendor() == "postgresql"
 
 
 class RemoteHints:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from unittest import mock
 
-from django.db import connection
+from django.db import connection, transaction
+from durable import metrics
+from durable.models import Run
+from durable.sql import locking
 
 R = TypeVar("R")
 PATIENCE = 20.0
@@ -101,3 +105,103 @@ def _gated(target: Any, name: str, *, before: bool, once: bool) -> Iterator[Gate
             yield gate
         finally:
             gate.open()
+
+
+# -- locks -------------------------------------------------------------------------------------------------------------
+
+_BLOCKED = {
+    "postgresql": "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    "mysql": (
+        "SELECT COUNT(*) FROM information_schema.innodb_trx x JOIN information_schema.processlist p"
+        " ON p.id = x.trx_mysql_thread_id WHERE x.trx_state = 'LOCK WAIT' AND p.db = DATABASE()"
+    ),
+}
+
+
+def has_row_locks() -> bool:
+    """SQLite locks the whole file for writing: there is one writer, and nothing can happen beside it."""
+    return connection.vendor != "sqlite"
+
+
+def wait_until_blocked(count: int = 1) -> None:
+    """Return once this many connections of the database wait for a lock. On SQLite whoever came second waits anyway."""
+    if not has_row_locks():
+        return
+
+    def blocked() -> int:
+        with connection.cursor() as cursor:
+            cursor.execute(_BLOCKED[connection.vendor])
+            return int(cursor.fetchone()[0])
+
+    # MariaDB renews this table for a reader who left it alone for a tenth of a second.
+    every = 0.11 if connection.vendor == "mysql" else 0.005
+    eventually(lambda: blocked() >= count, f"{count} connections wait for a lock", every=every)
+
+
+def eventually(condition: Callable[[], object], what: str, *, every: float = 0.002, within: float = PATIENCE) -> None:
+    """Wait for a condition; what does not become true in time fails the test."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within} s: {what}"
+        time.sleep(every)
+
+
+@contextmanager
+def held_run(run_id: str) -> Iterator[Gate]:
+    """Another connection holds the run's lock until the gate is opened, or the block ends."""
+    gate = Gate()
+
+    def hold() -> None:
+        with transaction.atomic():
+            assert locking.lock_run(run_id) is not None
+            gate.stop_here()
+
+    holder = in_thread(hold)
+    gate.wait_until_reached()
+    try:
+        yield gate
+    finally:
+        gate.open()
+        holder.result(PATIENCE)
+
+
+@contextmanager
+def held_by_reader(run_id: str) -> Iterator[None]:
+    """A thread keeps a read transaction open that has seen the run: what can be held beside a writer on SQLite."""
+    gate = Gate()
+
+    def read() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN DEFERRED")
+            cursor.execute(f"SELECT status FROM {Run._meta.db_table} WHERE id = %s", [run_id])
+            assert cursor.fetchone() is not None
+            gate.stop_here()
+            cursor.execute("ROLLBACK")
+
+    reader = in_thread(read)
+    gate.wait_until_reached()
+    try:
+        yield
+    finally:
+        gate.open()
+        reader.result(PATIENCE)
+
+
+@contextmanager
+def impatient() -> Iterator[None]:
+    """This thread waits for no lock: whoever holds one keeps it longer than this connection has patience.
+
+    MariaDB counts whole seconds; with 0 its SKIP LOCKED fails (10.11: error 1180).
+    """
+    retries = metrics.TRANSACTION_RETRIES._value.get()
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET lock_timeout = '100ms'")
+        elif connection.vendor == "mysql":
+            cursor.execute("SET innodb_lock_wait_timeout = 1")
+    try:
+        yield
+    finally:
+        # A fresh connection has the usual patience again.
+        connection.close()
+    assert metrics.TRANSACTION_RETRIES._value.get() == retries, "somebody gave up a lock wait and tried again"

@@ -85,24 +85,20 @@ class PollView(WorkerView):
     async def _poll(self, request: PollRequest, data: dict[str, Any], deadline: float) -> Leased | None:
         """Look once; if there is nothing, stand in line until something is or the window is over."""
         page_size = data.get("history_page_size")
-        outcome = await self._try(request, None, page_size)
-        if isinstance(outcome, Leased):
-            return outcome
-        if deadline <= time.monotonic() and not outcome.was_busy:
-            return None
         hub = runtime().hub
-        if len(hub) >= conf.current().long_poll_capacity:
-            raise _capacity_exhausted(request)
-        worker = outcome.worker
-        if worker is None:
-            raise AssertionError("an admitted poll has no registration")
-        waiter = hub.enter(
-            request.queue_key,
-            worker_id=request.worker_id,
-            wanted=wanted_by(request, worker),
-            deadline=deadline,
-        )
+        # In line before the first look, so that one look is enough (docs/concurrency.md 17).
+        waiter = hub.enter(request.queue_key, worker_id=request.worker_id, deadline=deadline)
         try:
+            outcome = await self._try(request, None, page_size)
+            if isinstance(outcome, Leased):
+                return outcome
+            if deadline <= time.monotonic() and not outcome.was_busy:
+                return None
+            if outcome.worker is None:
+                raise AssertionError("an admitted poll has no registration")
+            if len(hub) >= conf.current().long_poll_capacity:
+                raise _capacity_exhausted(request)
+            hub.wait_for(waiter, wanted_by(request, outcome.worker))
             return await self._wait(request, outcome, waiter, page_size)
         finally:
             hub.leave(waiter)
@@ -111,10 +107,12 @@ class PollView(WorkerView):
         self, request: PollRequest, outcome: Nothing, waiter: Waiter, page_size: int | None
     ) -> Leased | None:
         hub = runtime().hub
-        # In line now: look again for what became ready between the first look and the place in line.
-        looks_again = True
+        # Another request with this poll id is being served: its lease will be there in a moment.
+        looks_again = outcome.was_busy
         while True:
-            if not looks_again and not await hub.park(waiter):
+            if looks_again:
+                await asyncio.sleep(BUSY_SECONDS)
+            elif not await hub.park(waiter):
                 return None
             again = await self._try(request, outcome, page_size)
             if isinstance(again, Leased):
@@ -122,13 +120,12 @@ class PollView(WorkerView):
             hub.pass_on(waiter)
             outcome = again
             looks_again = again.was_busy and waiter.deadline > time.monotonic()
-            if looks_again:
-                await asyncio.sleep(BUSY_SECONDS)
 
     async def _try(self, request: PollRequest, before: Nothing | None, page_size: int | None) -> Leased | Nothing:
-        """One look, and a claim if something is there. On SQLite the claim runs in the only writing thread."""
+        """One look, and a claim if something is there."""
         pool = runtime().pool
-        if not pool.has_single_writer:
+        # With one writing thread a look stays out of it, unless it stands idle: then one hop is better than two.
+        if not pool.has_single_writer or pool.has_free_thread():
             return await pool.run(Work.WRITE, _look_and_lease, request, before, page_size)
         seen = await pool.run(Work.READ, _look, request, before, page_size)
         if isinstance(seen, Ready):

@@ -1,0 +1,46 @@
+"""Refused reports: late and fenced reports, counted. Best effort; may be emptied at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.contrib import admin
+from django.utils.safestring import SafeString
+
+from dashboard.admin.base import ReadOnlyAdmin
+from dashboard.admin.cells import list_link
+from dashboard.admin.filters import NamespaceFilter
+from durable.models import CompletionReceipt, HistoryEvent, RefusedReport
+
+
+@admin.register(RefusedReport)
+class RefusedReportAdmin(ReadOnlyAdmin):
+    lists = {
+        (): ("-last_refused_at", "-id"),  # durable_refused_pruning
+        ("namespace",): ("-last_refused_at", "-id"),  # durable_refused_recent
+        ("task_id",): ("-last_refused_at", "-id"),  # durable_refused_of_task
+        ("run_id",): ("-last_refused_at", "-id"),  # durable_refused_of_run
+    }
+    list_display = (
+        "reason",
+        "route",
+        "lease_owner",
+        "offered_attempt",
+        "current_attempt",
+        "count",
+        "task_id",
+        "run_id",
+        "first_refused_at",
+        "last_refused_at",
+    )
+    list_filter = (NamespaceFilter,)
+    search_fields = ("task_id__exact", "run_id__exact")
+    search_help_text = "A task id or a run id, exactly."
+
+    def related(self, row: RefusedReport) -> Iterable[SafeString]:
+        return (
+            list_link(RefusedReport, "refused reports of the task", task_id=row.task_id),
+            list_link(RefusedReport, "refused reports of the run", run_id=row.run_id),
+            list_link(CompletionReceipt, "what was recorded for the task", task_id=row.task_id),
+            list_link(HistoryEvent, "history of the run", run_id=row.run_id),
+        )
