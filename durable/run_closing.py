@@ -34,13 +34,16 @@ def lock_open_work(run: Run) -> OpenWork:
 
 def cancel_tasks(tasks: list[Task], now: datetime) -> None:
     """Cancel open tasks that are locked; a leased one too, its late report is answered by the guard."""
-    for task in tasks:
-        rows.update(
-            Task,
-            {"status": TaskStatus.CANCELLED, "closed_at": now, "deadline_at": None, "due_at": None, "due": True,
-             **NOT_LEASED},
-            {"id": task.id, "status": OPEN_TASK},
-        )  # fmt: skip
+    if not tasks:
+        return
+    cancelled = rows.update(
+        Task,
+        {"status": TaskStatus.CANCELLED, "closed_at": now, "deadline_at": None, "due_at": None, "due": True,
+         **NOT_LEASED},
+        {"id": tuple(task.id for task in tasks), "status": OPEN_TASK},
+    )  # fmt: skip
+    if cancelled != len(tasks):
+        raise AssertionError("a task changed under its lock")
 
 
 def cancel_activities(changes: RunChanges, *, command_id: str | None, with_events: bool) -> None:

@@ -74,15 +74,22 @@ def lease(request: PollRequest, ready: Ready, *, history_page_size: int | None =
 
     Refuses what changed since admission. Whatever ends without a lease after a task was locked passes the hint on.
     """
+    # Whether a ready task may have been locked and let go again: then somebody else should look at it.
+    let_go = True
     try:
         found = _claim(request, ready)
+        let_go = False
     except NothingReadyError:
+        let_go = False
         return Nothing(worker=ready.worker)
     except Refusal as refusal:
-        if refusal.reason == Reason.POLL_REQUEST_BUSY:
-            return Nothing(worker=ready.worker, was_busy=True)
-        publish(request.queue_key)
-        raise
+        if refusal.reason != Reason.POLL_REQUEST_BUSY:
+            raise
+        let_go = False
+        return Nothing(worker=ready.worker, was_busy=True)
+    finally:
+        if let_go:
+            publish(request.queue_key)
     return _leased(found, history_page_size, is_replay=False)
 
 

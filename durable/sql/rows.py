@@ -207,7 +207,10 @@ def _update_plan(
         column = _field(model, name).column
         condition = {0: "IS NULL", 1: "= %s"}.get(count) or f"IN ({', '.join(['%s'] * count)})"
         conditions.append(f"{column} {condition}")
-    sql = f"UPDATE {model._meta.db_table} SET {assignments} WHERE {' AND '.join(conditions)}"
+    by_many_keys = any(_field(model, name).primary_key and count > 1 for name, count in guarded)
+    # Where a table is small MariaDB would walk all of it instead, and lock each row that it passes.
+    hint = " FORCE INDEX (PRIMARY)" if by_many_keys and vendor() == "mysql" else ""
+    sql = f"UPDATE {model._meta.db_table}{hint} SET {assignments} WHERE {' AND '.join(conditions)}"
     return sql, tuple(_encoder(field) for field in fields)
 
 

@@ -84,7 +84,7 @@ class Cost:
         return len(self.counted)
 
     def __str__(self) -> str:
-        return "\n".join(f"{number:>3}. {statement}" for number, statement in enumerate(self.counted, 1))
+        return "\n".join(f"{number:>3}. {statement}" for number, statement in enumerate(self.counted[:40], 1))
 
     def within(self, budget: int) -> Self:
         """Fail with the statements themselves when there are more than the budget allows."""
