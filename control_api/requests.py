@@ -9,7 +9,7 @@ from rest_framework import serializers
 from durable import avro, conf
 from durable.commands.fields import envelope_fault
 from durable.jsontext import dump_json
-from wire.validation import IdField, ObjectField, TextField, WholeField
+from wire.validation import AnyField, EnvelopeField, IdField, ObjectField, TextField, WholeField
 
 MOST_SECONDS = 315_360_000
 # Belong to other servers' start requests; taken silently they would mislead.
@@ -19,8 +19,13 @@ UNSUPPORTED_START_FIELDS = (
 )  # fmt: skip
 
 
-class InputField(serializers.Field):  # type: ignore[type-arg]
+class InputField(EnvelopeField):
     """Arguments: an envelope, or a JSON list of positional arguments that is encoded here."""
+
+    component = None
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"anyOf": [super().json_schema(), {"type": "array", "items": {}, "description": "JSON arguments."}]}
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         if isinstance(data, list):
@@ -38,6 +43,22 @@ class InputField(serializers.Field):  # type: ignore[type-arg]
 
 class SearchAttributesField(ObjectField):
     """`{name: scalar or list of strings}`."""
+
+    def json_schema(self) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "maxProperties": 100,
+            "propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,127}$"},
+            "additionalProperties": {
+                "anyOf": [
+                    {"type": ["string", "number", "boolean", "null"]},
+                    {"type": "array", "items": {"type": "string"}},
+                ]
+            },
+        }
+
+    def rules(self) -> str:
+        return "Each value has at most 2048 bytes as JSON."
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         value = super().to_internal_value(data)
@@ -60,6 +81,9 @@ def _is_scalar_or_texts(content: Any) -> bool:
 class MemoField(ObjectField):
     """Any JSON object within the memo limit."""
 
+    def rules(self) -> str:
+        return "At most `limits.max_memo_bytes` of discovery, as JSON."
+
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         value = super().to_internal_value(data)
         size, most = len(dump_json(value).encode()), conf.current().max_memo_bytes
@@ -69,22 +93,69 @@ class MemoField(ObjectField):
 
 
 class StartRequestBody(serializers.Serializer[Any]):
-    workflow_type = IdField()
-    workflow_id = serializers.RegexField(r"^[A-Za-z0-9._:-]{1,128}\Z", required=False, allow_null=True)
-    task_queue = IdField(required=False, allow_null=True)
-    input = InputField(required=False, allow_null=True)  # type: ignore[assignment]
-    execution_timeout_seconds = WholeField(min_value=1, max_value=MOST_SECONDS, required=False, allow_null=True)
-    run_timeout_seconds = WholeField(min_value=1, max_value=MOST_SECONDS, required=False, allow_null=True)
-    duplicate_policy = serializers.ChoiceField(choices=("fail", "use-existing"), required=False, allow_null=True)
-    business_key = IdField(required=False, allow_null=True)
-    memo = MemoField(required=False, allow_null=True)
-    search_attributes = SearchAttributesField(required=False, allow_null=True)
-    priority = WholeField(min_value=0, max_value=9, required=False, allow_null=True)
-    fairness_key = serializers.RegexField(r"^[A-Za-z0-9._:-]{1,64}\Z", required=False, allow_null=True)
-    fairness_weight = WholeField(min_value=1, max_value=1000, required=False, allow_null=True)
-    build_id = IdField(required=False, allow_null=True)
-    compatibility = IdField(required=False, allow_null=True)
-    visibility_labels = ObjectField(required=False, allow_null=True)
+    """A workflow to start.
+
+    Refused by name: `workflow_execution_timeout`, `workflow_run_timeout`, `workflow_task_timeout`, `retry_policy`,
+    `idempotency_key`, `request_id`.
+    """
+
+    workflow_type = IdField(help_text="Which workflow code to run.")
+    workflow_id = serializers.RegexField(
+        r"^[A-Za-z0-9._:-]{1,128}\Z",
+        required=False,
+        allow_null=True,
+        help_text="The caller's own id, taken for good once it was used; without one the server makes one.",
+    )
+    task_queue = IdField(required=False, allow_null=True, help_text="`default` unless it is said.")
+    input = InputField(  # type: ignore[assignment]
+        required=False,
+        allow_null=True,
+        help_text="A payload, or a list of arguments to encode. At most `limits.payload_size_bytes` encoded.",
+    )
+    execution_timeout_seconds = WholeField(
+        min_value=1, max_value=MOST_SECONDS, required=False, allow_null=True, help_text="For all runs of the workflow."
+    )
+    run_timeout_seconds = WholeField(
+        min_value=1,
+        max_value=MOST_SECONDS,
+        required=False,
+        allow_null=True,
+        help_text="For one run; not longer than `execution_timeout_seconds`.",
+    )
+    duplicate_policy = serializers.ChoiceField(
+        choices=("fail", "use-existing"),
+        required=False,
+        allow_null=True,
+        help_text="What happens if the id is taken: `fail`, unless it is said, or answer with the run that is open.",
+    )
+    business_key = IdField(required=False, allow_null=True, help_text="The caller's own key; need not be unique.")
+    memo = MemoField(required=False, allow_null=True, help_text="Anything the caller wants to find with the run.")
+    search_attributes = SearchAttributesField(
+        required=False, allow_null=True, help_text="By name: a scalar or a list of strings."
+    )
+    priority = WholeField(
+        min_value=0,
+        max_value=9,
+        required=False,
+        allow_null=True,
+        help_text="Lower is taken first; 5 unless it is said.",
+    )
+    fairness_key = serializers.RegexField(
+        r"^[A-Za-z0-9._:-]{1,64}\Z", required=False, allow_null=True, help_text="Stored, not yet interpreted."
+    )
+    fairness_weight = WholeField(
+        min_value=1, max_value=1000, required=False, allow_null=True, help_text="Stored, not yet interpreted."
+    )
+    build_id = IdField(
+        required=False, allow_null=True, help_text="Pins the run to workers of this build; any build unless it is said."
+    )
+    compatibility = IdField(required=False, allow_null=True, help_text="The same, if `build_id` is not sent.")
+    visibility_labels = ObjectField(required=False, allow_null=True, help_text="Stored, never interpreted.")
+    observability_context = AnyField(
+        required=False,
+        allow_null=True,
+        help_text="Trace context: an object that is stored and never interpreted; anything else is dropped.",
+    )
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         sent = [name for name in UNSUPPORTED_START_FIELDS if name in data]
@@ -101,23 +172,56 @@ class StartRequestBody(serializers.Serializer[Any]):
         return attrs
 
 
+def _request_id() -> IdField:
+    return IdField(required=False, allow_null=True, help_text="The caller's own id of this command, kept with it.")
+
+
 class StopRequestBody(serializers.Serializer[Any]):
-    reason = TextField(max_length=1000, required=False, allow_null=True, allow_blank=True, allow_controls=True)
-    request_id = IdField(required=False, allow_null=True)
+    """Why the run is closed."""
+
+    reason = TextField(
+        max_length=1000,
+        required=False,
+        allow_null=True,
+        allow_blank=True,
+        allow_controls=True,
+        help_text="Goes into the history.",
+    )
+    request_id = _request_id()
 
 
 class RepairRequestBody(serializers.Serializer[Any]):
-    request_id = IdField(required=False, allow_null=True)
+    """A repair needs nothing."""
+
+    request_id = _request_id()
 
 
 class ListQuery(serializers.Serializer[Any]):
-    workflow_type = TextField(max_length=255, required=False, allow_blank=True)
-    status = TextField(max_length=32, required=False, allow_blank=True)
-    query = TextField(max_length=2048, required=False, allow_blank=True)
-    page_size = WholeField(min_value=1, max_value=200, required=False)
-    next_page_token = TextField(max_length=8192, required=False, allow_blank=True)
+    workflow_type = TextField(max_length=255, required=False, allow_blank=True, help_text="Only runs of this type.")
+    status = TextField(
+        max_length=32,
+        required=False,
+        allow_blank=True,
+        help_text="Only runs of this bucket: `running`, `completed` or `failed`.",
+    )
+    query = TextField(
+        max_length=2048,
+        required=False,
+        allow_blank=True,
+        help_text="Only runs whose workflow id begins with this.",
+    )
+    page_size = WholeField(
+        min_value=1, max_value=200, required=False, help_text="Runs on a page; 50 unless it is said."
+    )
+    next_page_token = TextField(
+        max_length=8192, required=False, allow_blank=True, help_text="As the page before returned it."
+    )
 
 
 class HistoryQuery(serializers.Serializer[Any]):
-    page_size = WholeField(min_value=1, max_value=1000, required=False)
-    next_page_token = TextField(max_length=255, required=False, allow_blank=True)
+    page_size = WholeField(
+        min_value=1, max_value=1000, required=False, help_text="Events on a page; 100 unless it is said."
+    )
+    next_page_token = TextField(
+        max_length=255, required=False, allow_blank=True, help_text="As the page before returned it."
+    )

@@ -70,7 +70,8 @@ class NothingReadyError(Exception):
 def admit(request: PollRequest, worker: WorkerRegistration | None, now: datetime) -> WorkerRegistration:
     """The registration a poll may act under, or the refusal. Pure; asked again inside the claim's transaction.
 
-    Refuses worker_not_registered, task_queue_mismatch, build_id_mismatch, stale_worker_registration.
+    Refuses worker_not_registered, task_queue_mismatch, build_id_mismatch, stale_worker_registration,
+    update_validation_capability_not_advertised.
     """
     if worker is None:
         raise Refusal(
@@ -99,6 +100,13 @@ def admit(request: PollRequest, worker: WorkerRegistration | None, now: datetime
             Reason.STALE_WORKER_REGISTRATION,
             "The worker's registration is stale: it has not been heard of for too long.",
             worker_id=request.worker_id,
+        )
+    if "update_validation" in request.task_kinds and "update_validation_tasks" not in worker.capabilities:
+        raise Refusal(
+            Reason.UPDATE_VALIDATION_CAPABILITY_NOT_ADVERTISED,
+            "The worker is registered without the capability update_validation_tasks.",
+            task=None,
+            poll_status="unsupported",
         )
     return worker
 

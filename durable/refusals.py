@@ -25,6 +25,7 @@ class Reason(StrEnum):
     WORKER_DRAINING = "worker_draining"
     POLL_REQUEST_TASK_KINDS_CONFLICT = "poll_request_task_kinds_conflict"
     POLL_CACHED_TASK_EXPIRED = "poll_cached_task_expired"
+    UPDATE_VALIDATION_CAPABILITY_NOT_ADVERTISED = "update_validation_capability_not_advertised"
     POLL_REQUEST_BUSY = "poll_request_busy"
     LONG_POLL_CAPACITY_EXHAUSTED = "long_poll_capacity_exhausted"
     # Registration

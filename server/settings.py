@@ -146,10 +146,18 @@ REST_FRAMEWORK = {
     "UNAUTHENTICATED_USER": None,
 }
 SPECTACULAR_SETTINGS = {
+    # Schemas of this version are plain JSON Schema.
+    "OAS_VERSION": "3.1.0",
+    "SCHEMA_PATH_PREFIX": "/api",
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enum_id_removal"],
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    # `manage.py write_openapi --check` builds the documents as they are split; all routes in one would clash.
+    "ENABLE_DJANGO_DEPLOY_CHECK": False,
+    "SERVE_PERMISSIONS": ["wire.auth.Anybody"],
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
-    "SERVE_PERMISSIONS": ["wire.auth.Anybody"],
-    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    # The validator badge would send the document to a server of somebody else's.
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "defaultModelsExpandDepth": 0, "validatorUrl": None},
 }
 
 # Given to the worker and control planes; a body may be as large as the engine's limit says.

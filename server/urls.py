@@ -8,15 +8,15 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from control_api.views.discovery import MetricsView
-from server.schemas import CONTROL_SCHEMA, WORKER_SCHEMA
+from server.schemas import serve_schema
 
 urlpatterns = [
     path("metrics", MetricsView.as_view()),
     path("api/docs", RedirectView.as_view(pattern_name="docs-worker"), name="docs"),
     path("api/docs/worker", SpectacularSwaggerSplitView.as_view(url_name="schema-worker"), name="docs-worker"),
     path("api/docs/control", SpectacularSwaggerSplitView.as_view(url_name="schema-control"), name="docs-control"),
-    path("api/schema/worker", WORKER_SCHEMA, name="schema-worker"),
-    path("api/schema/control", CONTROL_SCHEMA, name="schema-control"),
+    path("api/schema/worker", serve_schema, {"name": "worker"}, name="schema-worker"),
+    path("api/schema/control", serve_schema, {"name": "control"}, name="schema-control"),
     path("api/worker/", include("worker_api.urls")),
     path("api/", include("control_api.urls")),
     path("admin/", admin.site.urls),

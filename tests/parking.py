@@ -9,7 +9,6 @@ from typing import Any
 
 from durable.states import TaskKind
 from durable.wakeups.hints import QueueKey
-
 from tests import factories as make
 from tests.client import ApiClient, Response
 
@@ -37,7 +36,9 @@ def in_loop(api: ApiClient, work: Callable[[], Any]) -> Any:
 def parked_count(api: ApiClient) -> int:
     """How many polls are parked: neither looking nor on their way out."""
     lines = api.runtime.hub._lines
-    return int(in_loop(api, lambda: sum(waiter.future is not None for line in lines.values() for waiter in line.values())))
+    return int(
+        in_loop(api, lambda: sum(waiter.future is not None for line in lines.values() for waiter in line.values()))
+    )
 
 
 def begin_poll(api: ApiClient, kind: str = "workflow", *, seconds: int = 30, **fields: Any) -> Future[Response]:

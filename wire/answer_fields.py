@@ -119,7 +119,7 @@ class OneOf(AnswerField):
 
     base: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, *bodies: type[Body], says: str = "") -> None:
+    def __init__(self, *bodies: type[serializers.Serializer[Any]], says: str = "") -> None:
         super().__init__(says)
         self.bodies = bodies
 

@@ -1,9 +1,390 @@
-"""How drf-spectacular describes our views."""
+"""How drf-spectacular describes our views, and how an API document is built from them.
+
+A view says what it takes (`request_serializer`, `query_serializer`) and what it answers (`answers`); its docstring is
+the operation's text. Everything that the base view adds by itself, headers, envelope and refusals, is added here.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from drf_spectacular.drainage import GENERATOR_STATS
+from drf_spectacular.extensions import OpenApiSerializerFieldExtension
+from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import ResolvedComponent
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+from rest_framework.serializers import Serializer
+
+from durable.protocol import SERVED
+from wire import answers as shared
+from wire.answer_fields import Body, Const, OneOf
+from wire.answers import enveloped, status_of
+from wire.roles import OPEN, ROUTE_ROLES
+from wire.validation import Described
+from wire.versions import CONTROL_HEADER, CONTROL_VERSION, WORKER_HEADER
+from wire.views import ApiView, ControlView, WorkerView
+
+Schema = dict[str, Any]
+
+SECURITY_SCHEME = "bearer"
+_PATH_PARAMETERS = {
+    "workflow_id": "The workflow.",
+    "run_id": "One of its runs.",
+    "task_id": "The task, as its poll returned it.",
+    "worker_id": "The worker's id, percent-encoded; it may hold any character, slashes included.",
+}
+# Routes by the beginning of their name.
+_TAGS = {
+    "worker": "workers",
+    "workflow-task": "workflow tasks",
+    "activity-task": "activity tasks",
+    "workflow": "workflows",
+}
+# Keys that tell the alternatives of one status apart, in the order in which they are tried.
+_DISCRIMINATORS = ("reason", "poll_status", "outcome", "type")
+
+
+class DescribedFieldExtension(OpenApiSerializerFieldExtension):
+    """Fields that describe themselves (wire/validation.py, wire/answer_fields.py)."""
+
+    target_class = "wire.validation.Described"
+    match_subclasses = True
+
+    def get_name(self) -> str | None:
+        name: str | None = self.target.component
+        return name
+
+    def map_serializer_field(self, auto_schema: AutoSchema, direction: Any) -> Schema:
+        field = self.target
+        if isinstance(field, OneOf):
+            refs = [auto_schema.resolve_serializer(body, direction).ref for body in field.bodies]
+            return _one_of(field.bodies, refs)
+        schema: Schema = field.json_schema()
+        return schema
 
 
 class OperationSchema(AutoSchema):
-    """The schema of one route."""
+    """One method of one route."""
+
+    view: ApiView
+
+    def get_operation_id(self) -> str:
+        """The route's name, as metrics and logs have it; with the operation's where a route has several methods."""
+        name = self.view.route.replace("-", "_")
+        return f"{name}_{self.view.operation_of(None)}" if len(self.view.answers) > 1 else name
+
+    def get_summary(self) -> str:
+        return self._text().partition("\n")[0].rstrip(".")
+
+    def get_description(self) -> str:
+        roles = sorted(ROUTE_ROLES[self.view.route])
+        who = f"Roles: {' or '.join(f'`{role}`' for role in roles)}." if roles else "Needs no token."
+        return "\n\n".join(part for part in (self._text().partition("\n")[2].strip(), who) if part)
+
+    def _text(self) -> str:
+        handler = getattr(self.view, self.method.lower())
+        return inspect.getdoc(handler) or inspect.cleandoc(type(self.view).__doc__ or "")
+
+    def get_tags(self) -> list[str]:
+        route = self.view.route
+        return [next((tag for start, tag in _TAGS.items() if _begins(route, start)), "server")]
+
+    def get_extensions(self) -> Schema:
+        return {"x-roles": sorted(ROUTE_ROLES[self.view.route])}
+
+    def get_auth(self) -> list[Schema]:
+        if ROUTE_ROLES[self.view.route] is OPEN:
+            return []
+        scheme = {"type": "http", "scheme": "bearer", "description": "An API token, or the development token."}
+        self.registry.register_on_missing(
+            ResolvedComponent(
+                name=SECURITY_SCHEME, type=ResolvedComponent.SECURITY_SCHEMA, object=OperationSchema, schema=scheme
+            )
+        )
+        return [{SECURITY_SCHEME: []}]
+
+    def map_parsers(self) -> list[Any]:
+        return ["application/json"]
+
+    def map_renderers(self, attribute: str) -> list[Any]:
+        return ["application/json"] if attribute == "media_type" else []
+
+    def _is_list_view(self, serializer: Any = None) -> bool:
+        return False
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def get_request_serializer(self) -> Any:
+        return self.view.request_serializer
+
+    def get_override_parameters(self) -> list[Any]:
+        found = [
+            OpenApiParameter(name, str, OpenApiParameter.PATH, description=says)
+            for name, says in _PATH_PARAMETERS.items()
+            if f"{{{name}}}" in self.path
+        ]
+        if ROUTE_ROLES[self.view.route] is not OPEN:
+            found += _NAMESPACE_PARAMETERS
+        if isinstance(self.view, WorkerView):
+            found += _WORKER_HEADERS
+        if isinstance(self.view, ControlView):
+            found += _CONTROL_HEADERS
+        if ROUTE_ROLES[self.view.route] is not OPEN:
+            found.append(_RETRY_AFTER)
+        return found + self._query_parameters()
+
+    def _query_parameters(self) -> list[OpenApiParameter]:
+        if self.method != "GET" or self.view.query_serializer is None:
+            return []
+        mapped = self._map_serializer(self.view.query_serializer, "request")
+        return [_query_parameter(name, schema) for name, schema in mapped["properties"].items()]
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def get_response_serializers(self) -> Any:
+        by_status: dict[int, list[type[Body]]] = defaultdict(list)
+        for answer in self._answers():
+            by_status[status_of(answer)].append(answer)
+        return {
+            (status, found[0].media_type): OpenApiResponse(self._content(found), description=_description(found))
+            for status, found in sorted(by_status.items())
+        }
+
+    def _answers(self) -> list[type[Body]]:
+        envelope = self.view.answer_envelope
+        own = [enveloped(answer, envelope) for answer in self.view.answers[self.method.lower()]]
+        has_fields = self._query_parameters() or (self.method == "POST" and self.view.request_serializer)
+        every = _shared_answers(self.view, has_fields=bool(has_fields))
+        return own + [enveloped(answer, envelope or shared.NoEnvelope) for answer in every]
+
+    def _content(self, found: Sequence[type[Body]]) -> Any:
+        if found[0].media_type != "application/json":
+            return OpenApiTypes.STR
+        if len(found) == 1:
+            return found[0]
+        return _one_of(found, [self.resolve_serializer(answer, "response").ref for answer in found])
+
+    def _get_serializer_field_meta(self, field: Any, direction: Any) -> Any:
+        meta = super()._get_serializer_field_meta(field, direction)
+        if isinstance(field, Described) and (rules := field.rules()):
+            meta["description"] = " ".join(part for part in (meta.get("description"), rules) if part)
+        return meta
+
+    def _map_serializer(self, serializer: Any, direction: Any, bypass_extensions: bool = False) -> Any:
+        schema = super()._map_serializer(serializer, direction, bypass_extensions)
+        cls = serializer if inspect.isclass(serializer) else type(serializer)
+        if issubclass(cls, Body):
+            schema["additionalProperties"] = False
+        return schema
+
+
+def _begins(route: str, start: str) -> bool:
+    return route in (start, f"{start}s") or route.startswith(f"{start}-")
+
+
+def _query_parameter(name: str, schema: Schema) -> OpenApiParameter:
+    """In a query everything is text: a number is described as one."""
+    schema = dict(schema)
+    description = schema.pop("description", "")
+    if isinstance(schema.get("type"), list):
+        schema = {key: value for key, value in schema.items() if key != "pattern"} | {"type": "integer"}
+    return OpenApiParameter(name, schema, OpenApiParameter.QUERY, description=description)
+
+
+def _shared_answers(view: ApiView, *, has_fields: bool) -> list[type[Body]]:
+    """What the base view itself answers, in the order in which it checks."""
+    found: list[type[Body]] = [shared.PayloadTooLarge, shared.UnsupportedMediaType, shared.MalformedJson]
+    if ROUTE_ROLES[view.route] is not OPEN:
+        found += [shared.Unauthorized, shared.Forbidden]
+        if isinstance(view, WorkerView):
+            found += [shared.MissingProtocolVersion, shared.UnsupportedProtocolVersion]
+        if isinstance(view, ControlView):
+            found += [shared.MissingControlPlaneVersion, shared.UnsupportedControlPlaneVersion]
+        found.append(shared.InvalidNamespace)
+        if view.needs_namespace():
+            found.append(shared.NamespaceNotFound)
+        found += [shared.BackendLockPressure, shared.BackendUnavailable]
+    if has_fields:
+        found.append(shared.ValidationFailed)
+    return [*found, shared.MethodNotAllowed, shared.ServerError]
+
+
+def _const(body: type[Serializer[Any]], key: str) -> str | None:
+    field = body().fields.get(key)
+    return str(field.value) if isinstance(field, Const) else None
+
+
+def _one_of(bodies: Sequence[type[Serializer[Any]]], refs: Sequence[Schema]) -> Schema:
+    """A choice of bodies, with the key that tells them apart where there is one."""
+    if (key := _discriminator(bodies)) is None:
+        return {"oneOf": [*refs]}
+    mapping = {_const(body, key): ref["$ref"] for body, ref in zip(bodies, refs, strict=True)}
+    return {"oneOf": [*refs], "discriminator": {"propertyName": key, "mapping": mapping}}
+
+
+def _discriminator(found: Sequence[type[Serializer[Any]]]) -> str | None:
+    """The key whose fixed value is another one in each body, if there is one."""
+    for key in _DISCRIMINATORS:
+        values = [_const(answer, key) for answer in found]
+        if None not in values and len(set(values)) == len(values):
+            return key
+    return None
+
+
+def _description(found: Sequence[type[Body]]) -> str:
+    """When each answer of a status is given."""
+    texts = [" ".join(inspect.cleandoc(answer.__doc__ or "").split()) for answer in found]
+    if len(found) == 1:
+        return texts[0]
+    key = _discriminator(found)
+    names = [_const(answer, key) if key else answer.__name__ for answer in found]
+    return "\n".join(f"- `{name}`: {text}" for name, text in zip(names, texts, strict=True))
+
+
+# -- headers -----------------------------------------------------------------------------------------------------------
+
+_NAMESPACE_PARAMETERS = [
+    OpenApiParameter(
+        "X-Namespace",
+        str,
+        OpenApiParameter.HEADER,
+        description="The namespace, in any case; without it the `namespace` parameter, else the server's default one.",
+    ),
+    OpenApiParameter(
+        "namespace", str, OpenApiParameter.QUERY, description="The namespace, for clients that cannot send the header."
+    ),
+]
+_WORKER_HEADERS = [
+    OpenApiParameter(
+        WORKER_HEADER,
+        str,
+        OpenApiParameter.HEADER,
+        required=True,
+        pattern=r"^\s*[0-9]+\.[0-9]+\s*$",
+        description=f"The protocol version the worker speaks: `{SERVED.major}.N`, at most `{SERVED}`.",
+    ),
+    OpenApiParameter(
+        WORKER_HEADER,
+        {"type": "string", "const": str(SERVED)},
+        OpenApiParameter.HEADER,
+        response=True,
+        required=True,
+        description="The protocol version this server speaks.",
+    ),
+]
+_CONTROL_HEADERS = [
+    OpenApiParameter(
+        CONTROL_HEADER,
+        {"type": "string", "const": CONTROL_VERSION},
+        OpenApiParameter.HEADER,
+        required=True,
+        description="The version of the control plane.",
+    ),
+    OpenApiParameter(
+        CONTROL_HEADER,
+        {"type": "string", "const": CONTROL_VERSION},
+        OpenApiParameter.HEADER,
+        response=True,
+        required=True,
+        description="The version of the control plane.",
+    ),
+]
+_RETRY_AFTER = OpenApiParameter(
+    "Retry-After",
+    int,
+    OpenApiParameter.HEADER,
+    response=[429, 503],
+    required=True,
+    description="Seconds to wait, as `retry_after_seconds` of the body.",
+)
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """An API document: the routes of `patterns`, and what is answered where there is none."""
+
+    title: str
+    version: str
+    description: str
+    tags: dict[str, str]
+    patterns: list[Any]
+    unknown_route: type[ApiView]
+
+
+class UndescribedError(Exception):
+    """drf-spectacular had to guess; the message says what."""
+
+
+class _Generator(SchemaGenerator):
+    def __init__(self, document: Document) -> None:
+        super().__init__(patterns=document.patterns)
+        self.document = document
+
+    def parse(self, input_request: Any, public: Any) -> Any:
+        paths = super().parse(input_request, public)
+        view = self.document.unknown_route()
+        view.request = None  # type: ignore[assignment]  # as for every described view: there is none
+        schema = view.schema
+        schema.registry = self.registry
+        answer = enveloped(shared.UnknownRoute, view.answer_envelope)
+        content = {"application/json": {"schema": schema.resolve_serializer(answer, "response").ref}}
+        self.registry.register(
+            ResolvedComponent(
+                name="UnknownRoute",
+                type=ResolvedComponent.RESPONSE,
+                object=answer,
+                schema={"description": f"{answer.__doc__} Given for every other path.", "content": content},
+            )
+        )
+        return paths
+
+
+def build_document(document: Document) -> Schema:
+    """The OpenAPI document, always the same for the same code. Raises UndescribedError for what is not described."""
+    schema = _Generator(document).get_schema(request=None, public=True)
+    if GENERATOR_STATS:
+        guesses = [*GENERATOR_STATS._warn_cache, *GENERATOR_STATS._error_cache]
+        raise UndescribedError("\n".join(guesses))
+    info = {
+        "title": document.title,
+        "version": document.version,
+        "description": document.description,
+        "license": {"name": "MIT", "identifier": "MIT"},
+    }
+    tags = [{"name": name, "description": says} for name, says in document.tags.items()]
+    responses = _name_responses(schema["paths"])
+    parts = {**schema["components"], "responses": {**schema["components"]["responses"], **responses}}
+    return {
+        "openapi": schema["openapi"],
+        "info": info,
+        "tags": tags,
+        "paths": schema["paths"],
+        "components": dict(sorted(parts.items())),
+    }
+
+
+def _name_responses(paths: Schema) -> Schema:
+    """Replace answers of one body that several operations share by references; returns them by their body's name."""
+    uses: dict[str, list[tuple[Schema, str]]] = defaultdict(list)
+    for responses in (operation["responses"] for methods in paths.values() for operation in methods.values()):
+        for status, response in responses.items():
+            schema = response["content"].get("application/json", {}).get("schema", {})
+            if set(schema) == {"$ref"}:
+                uses[schema["$ref"].rpartition("/")[2]].append((responses, status))
+    named = {}
+    for name, places in sorted(uses.items()):
+        found = [responses[status] for responses, status in places]
+        if len(found) > 1 and all(response == found[0] for response in found):
+            named[name] = found[0]
+            for responses, status in places:
+                responses[status] = {"$ref": f"#/components/responses/{name}"}
+    return named

@@ -161,3 +161,10 @@ class ObjectField(Described, serializers.Field):  # type: ignore[type-arg]
 
     def to_representation(self, value: Any) -> Any:
         return value
+
+
+class AnyField(Described, serializers.JSONField):
+    """Any JSON value."""
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": ["object", "array", "string", "number", "boolean"]}

@@ -23,6 +23,8 @@ from durable.jsontext import dump_json
 from durable.protocol import SERVED, ProtocolVersion
 from durable.refusals import invalid
 from wire import errors
+from wire.answer_fields import Answers, Body
+from wire.answers import ControlEnvelope, WorkerEnvelope
 from wire.auth import authenticate, check_namespace, check_role
 from wire.bodies import read_json
 from wire.capabilities import capabilities_text
@@ -64,6 +66,11 @@ class ApiView(APIView):
 
     route: ClassVar[str]
     request_serializer: ClassVar[type[Serializer[Any]] | None] = None
+    query_serializer: ClassVar[type[Serializer[Any]] | None] = None
+    # For the API documents: what each method can answer besides what this class answers itself, and the keys that the
+    # plane's envelope adds.
+    answers: ClassVar[dict[str, Answers]] = {}
+    answer_envelope: ClassVar[type[Body] | None] = None
     # Whether the human text of a refusal is called `error` (worker plane) or `message`.
     says_error: ClassVar[bool] = False
 
@@ -169,9 +176,15 @@ class ApiView(APIView):
             return {}
         return self.checked(self.request_serializer, call.body)
 
+    def queried(self, call: Call) -> dict[str, Any]:
+        """The same for the query string."""
+        if self.query_serializer is None:
+            return {}
+        return self.checked(self.query_serializer, call.request.GET.dict())
+
     @staticmethod
     def checked(serializer_class: type[Serializer[Any]], data: dict[str, Any]) -> dict[str, Any]:
-        """The same for other data, such as a query string."""
+        """The same for any data."""
         try:
             return dict(_validator(serializer_class).run_validation(data))
         except ValidationError as error:
@@ -188,6 +201,7 @@ class WorkerView(ApiView):
     """Base of the worker plane: protocol version header, worker envelope."""
 
     says_error = True
+    answer_envelope = WorkerEnvelope
 
     def check_version(self, request: HttpRequest) -> ProtocolVersion:
         return worker_version(request)
@@ -204,6 +218,7 @@ class ControlView(ApiView):
 
     # The operation's name in the block; None for routes that carry no block.
     operation: ClassVar[str | None] = None
+    answer_envelope = ControlEnvelope
 
     def check_version(self, request: HttpRequest) -> ProtocolVersion:
         check_control_version(request)

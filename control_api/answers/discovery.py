@@ -91,7 +91,7 @@ HEALTH: Answers = (Serving, Degraded)
 READY: Answers = (Ready, NotReady, NotMigrated, NotConnected)
 
 
-# -- discovery -----------------------------------------------------------------------------------------------------------
+# -- discovery ---------------------------------------------------------------------------------------------------------
 
 
 class ContractName(Body):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from durable.refusals import Reason
 from durable.states import STATUS_BUCKETS
 from wire.answer_fields import (
-    AnyJSON,
     Answers,
+    AnyJSON,
     Body,
     Const,
     Flag,
@@ -19,7 +19,7 @@ from wire.answer_fields import (
     Whole,
     listed,
 )
-from wire.answers import ControlRefusal, closed_reason, run_status, RUN_STATUSES
+from wire.answers import RUN_STATUSES, ControlRefusal, closed_reason, run_status
 from wire.validation import EnvelopeField
 
 

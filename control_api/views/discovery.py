@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
+from control_api.answers import discovery
 from control_api.readiness import read_readiness
 from durable import __version__, conf
 from durable.history.times import stamp
@@ -21,9 +22,13 @@ from wire.views import Answer, ApiView, Call, WorkerView
 
 
 class ClusterInfoView(ApiView):
-    """What this server is and can do. Any role; no version header is needed."""
+    """Discover what this server is and can do
+
+    Needs no version header, and the namespace need not exist.
+    """
 
     route = "cluster-info"
+    answers = {"get": discovery.CLUSTER_INFO}
 
     def check_version(self, request: HttpRequest) -> ProtocolVersion:
         return SERVED
@@ -139,9 +144,10 @@ _AUTH_CONTRACT: dict[str, Any] = {
 
 
 class HealthView(ApiView):
-    """Whether this process can reach its database."""
+    """Ask whether this process reaches its database"""
 
     route = "health"
+    answers = {"get": discovery.HEALTH}
 
     async def get(self, call: Call) -> Answer:
         try:
@@ -152,9 +158,10 @@ class HealthView(ApiView):
 
 
 class ReadyView(ApiView):
-    """Whether this process should be sent work: database, migrations, upkeep, wake-ups."""
+    """Ask whether this process should be sent work"""
 
     route = "ready"
+    answers = {"get": discovery.READY}
 
     async def get(self, call: Call) -> Answer:
         try:
@@ -176,9 +183,13 @@ def _health(word: str, checks: dict[str, Any], *, status: int) -> Answer:
 
 
 class MetricsView(ApiView):
-    """Prometheus metrics of this process. Operators only; the token goes into the scraper's configuration."""
+    """Read this process's Prometheus metrics
+
+    The namespace need not exist. The token goes into the scraper's configuration.
+    """
 
     route = "metrics"
+    answers = {"get": discovery.METRICS}
 
     def needs_namespace(self) -> bool:
         return False

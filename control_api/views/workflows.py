@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from rest_framework.serializers import Serializer
 
+from control_api.answers import workflows
 from control_api.bodies import event_body, run_body, run_item
 from control_api.requests import HistoryQuery, ListQuery, RepairRequestBody, StartRequestBody, StopRequestBody
 from durable import conf, logs, queries
@@ -33,12 +34,15 @@ class WorkflowsView(ControlView):
 
     route = "workflows"
     request_serializer = StartRequestBody
+    query_serializer = ListQuery
+    answers = {"get": workflows.LIST, "post": workflows.START}
 
     def operation_of(self, call: Call | None) -> str | None:
         return "list" if self.request.method == "GET" else "start"
 
     async def get(self, call: Call) -> Answer:
-        query = self.checked(ListQuery, call.request.GET.dict())
+        """List runs, newest first, one row a run"""
+        query = self.queried(call)
         found = await runtime().pool.run(
             Work.READ,
             queries.list_runs,
@@ -58,6 +62,11 @@ class WorkflowsView(ControlView):
         )
 
     async def post(self, call: Call) -> Answer:
+        """Start a workflow
+
+        Needs no worker. The instance, its run, the first two events and a workflow task are made in one transaction.
+        A repeat is refused, or with `use-existing` finds the run that is open.
+        """
         request = _start_request(call, self.validated(call))
         started = await runtime().pool.run(Work.WRITE, start_workflow, request)
         run = started.run
@@ -110,20 +119,22 @@ def _start_request(call: Call, data: dict[str, Any]) -> StartRequest:
 
 
 class DescribeView(ControlView):
-    """The current run of a workflow."""
+    """Describe the current run of a workflow"""
 
     route = "workflow"
     operation = "describe"
+    answers = {"get": workflows.DESCRIBE}
 
     async def get(self, call: Call, workflow_id: str) -> Answer:
         return Answer(run_body(await runtime().pool.run(Work.READ, queries.describe_run, call.namespace, workflow_id)))
 
 
 class DescribeRunView(ControlView):
-    """One run of a workflow."""
+    """Describe one run of a workflow"""
 
     route = "workflow-run"
     operation = "describe_run"
+    answers = {"get": workflows.DESCRIBE_RUN}
 
     async def get(self, call: Call, workflow_id: str, run_id: str) -> Answer:
         description = await runtime().pool.run(Work.READ, queries.describe_run, call.namespace, workflow_id, run_id)
@@ -131,10 +142,11 @@ class DescribeRunView(ControlView):
 
 
 class RunsView(ControlView):
-    """All runs of a workflow, oldest first."""
+    """List all runs of a workflow, oldest first"""
 
     route = "workflow-runs"
     operation = "list_runs"
+    answers = {"get": workflows.LIST_RUNS}
 
     async def get(self, call: Call, workflow_id: str) -> Answer:
         workflow, runs = await runtime().pool.run(Work.READ, queries.list_workflow_runs, call.namespace, workflow_id)
@@ -143,13 +155,15 @@ class RunsView(ControlView):
 
 
 class HistoryView(ControlView):
-    """A page of one run's history."""
+    """Read a page of a run's history"""
 
     route = "workflow-history"
     operation = "history"
+    query_serializer = HistoryQuery
+    answers = {"get": workflows.HISTORY}
 
     async def get(self, call: Call, workflow_id: str, run_id: str) -> Answer:
-        query = self.checked(HistoryQuery, call.request.GET.dict())
+        query = self.queried(call)
         history = await runtime().pool.run(
             Work.READ,
             queries.read_run_history,
@@ -220,29 +234,53 @@ class StopView(CommandView):
 
 
 class CancelView(StopView):
+    """Cancel a workflow at once
+
+    Closes the current run with its tasks and activities; workflow code does not run again.
+    """
+
     route = "workflow-cancel"
     operation = "cancel"
     stop = staticmethod(cancel_workflow)
+    answers = {"post": workflows.CANCEL}
 
 
 class CancelRunView(CancelView):
+    """Cancel a run at once, if it is the workflow's current one"""
+
     route = "workflow-run-cancel"
+    answers = {"post": workflows.CANCEL_RUN}
 
 
 class TerminateView(StopView):
+    """Terminate a workflow at once
+
+    Closes the current run with its tasks and activities; workflow code does not run again.
+    """
+
     route = "workflow-terminate"
     operation = "terminate"
     stop = staticmethod(terminate_workflow)
+    answers = {"post": workflows.TERMINATE}
 
 
 class TerminateRunView(TerminateView):
+    """Terminate a run at once, if it is the workflow's current one"""
+
     route = "workflow-run-terminate"
+    answers = {"post": workflows.TERMINATE_RUN}
 
 
 class RepairView(CommandView):
+    """Give the current run the workflow task that it lacks
+
+    A run whose replay failed is blocked until it is repaired or something happens to it. A live lease is never touched.
+    """
+
     route = "workflow-repair"
     operation = "repair"
     request_serializer = RepairRequestBody
+    answers = {"post": workflows.REPAIR}
 
     async def post(self, call: Call, workflow_id: str) -> Answer:
         target = self.target(call, self.validated(call), workflow_id, None)

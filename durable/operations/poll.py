@@ -65,6 +65,9 @@ def look(request: PollRequest, *, history_page_size: int | None = None) -> Lease
 
 def look_again(request: PollRequest, worker: WorkerRegistration, now: datetime) -> Ready | Nothing:
     """Probe for an admitted poll: one read. The claim itself admits again."""
+    if request.kind == TaskKind.WORKFLOW and "workflow" not in request.task_kinds:
+        # There are no update validation tasks yet, so a poll for nothing else finds nothing.
+        return Nothing(worker=worker)
     candidates = claiming.probe(claims.wanted_by(request, worker), now)
     return Ready(worker=worker, candidates=candidates) if candidates else Nothing(worker=worker)
 

@@ -18,7 +18,7 @@ from django.db import DatabaseError
 from durable.models import ActivityAttempt, ActivityExecution, HistoryEvent, PollReceipt, Run, Task, WorkerRegistration
 from durable.sql.clock import clock_sql, clock_value
 from durable.sql.locking import TASK, for_update
-from durable.sql.rows import Columns, fetch_all, fetch_one, insert, vendor
+from durable.sql.rows import Columns, fetch_all, fetch_one, insert, insert_if, vendor
 from durable.sql.transactions import is_lock_pressure
 from durable.states import TaskKind, TaskStatus
 
@@ -165,9 +165,8 @@ def reserve_receipt(receipt: PollReceipt) -> bool:
     """
     if vendor() == "postgresql":
         key = int.from_bytes(bytes.fromhex(receipt.id[:16]), "big", signed=True)
-        if not fetch_one("SELECT pg_try_advisory_xact_lock(%s)", (key,))[0]:
-            return False
-        return insert([receipt], or_ignore=True) == 1
+        # The lock is tried before the row: an insert of the same key would wait for the other transaction's end.
+        return insert_if(receipt, "pg_try_advisory_xact_lock(%s)", (key,))
     if vendor() == "mysql":
         try:
             return insert([receipt], or_ignore=True, no_wait=True) == 1

@@ -155,7 +155,7 @@ class _InsertPlan:
     def __init__(self, model: type[models.Model]) -> None:
         fields = [f for f in model._meta.concrete_fields if not (isinstance(f, models.AutoField) and f.primary_key)]
         self.encoders = [(field.attname, _encoder(field)) for field in fields]
-        self.head = f"INTO {model._meta.db_table} ({', '.join(str(field.column) for field in fields)}) VALUES "
+        self.head = f"INTO {model._meta.db_table} ({', '.join(str(field.column) for field in fields)})"
         self.placeholders = f"({', '.join(['%s'] * len(fields))})"
         self.rows_at_once = max(1, _MOST_PARAMETERS // len(fields))
 
@@ -181,9 +181,19 @@ def insert(rows: Sequence[models.Model], *, or_ignore: bool = False, no_wait: bo
         values = [encoder(getattr(row, name)) for row in chunk for name, encoder in plan.encoders]
         with connection.cursor() as cursor:
             places = ", ".join([plan.placeholders] * len(chunk))
-            cursor.execute(f"{verb} {plan.head}{places}{suffix}", values)
+            cursor.execute(f"{verb} {plan.head} VALUES {places}{suffix}", values)
             inserted += int(cursor.rowcount)
     return inserted
+
+
+def insert_if(row: models.Model, condition: str, parameters: Sequence[Any]) -> bool:
+    """Insert one row if a condition holds and its key is free; whether it was inserted. PostgreSQL only."""
+    plan = _insert_plan(type(row))
+    values = [encoder(getattr(row, name)) for name, encoder in plan.encoders]
+    sql = f"INSERT {plan.head} SELECT {plan.placeholders[1:-1]} WHERE {condition} ON CONFLICT DO NOTHING"
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [*values, *parameters])
+        return int(cursor.rowcount) == 1
 
 
 def _ignoring(*, no_wait: bool) -> tuple[str, str]:

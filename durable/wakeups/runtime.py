@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 from django.utils import timezone
@@ -37,7 +38,9 @@ class Runtime:
     def start(self) -> None:
         self._unsubscribe = hints.subscribe(self._hint_from_thread)
         if is_available():
-            self.remote = RemoteHints(on_hint=self.hub.hint, on_gap=self.hub.hint_all)
+            # One notice stands for a burst of hints.
+            on_hint = partial(self.hub.hint, may_be_many=True)
+            self.remote = RemoteHints(on_hint=on_hint, on_gap=self.hub.hint_all)
             self.remote.start()
         self._tasks = [
             asyncio.create_task(self._tick()),

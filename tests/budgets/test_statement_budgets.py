@@ -1,21 +1,21 @@
 """Budgets of the hot path in statements, through the real routes, with registration, poll ids and receipts present.
 
-Statements, not seconds (docs/design.md 4). Not counted: BEGIN, COMMIT, SAVEPOINT, RELEASE, the reservation of a poll id,
-and the look-up of token and namespace, which is cached before each test begins.
+Statements, not seconds (docs/design.md 4). Not counted: BEGIN, COMMIT, SAVEPOINT, RELEASE, the reservation of a poll
+id, and the look-up of token and namespace, which is cached before each test begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from tests import factories as make
+from tests.budgets.routes import Command, complete, finish_step, lease_over_api, local_activity
 from tests.budgets.statements import Cost, Statements
 from tests.client import ApiClient
 from tests.parking import hint, park_polls, parked_count, wait_until
-from tests.protocol.reports import leased, poll, send
+from tests.protocol.reports import poll, send
 
 CLAIM = 6
 NEW_EMPTY_POLL = 2
@@ -23,23 +23,6 @@ PROBE = 1
 REPLAY = 3
 COMPLETION = 12
 ACTIVITY_COMPLETION = 11
-
-Command = dict[str, Any]
-
-
-def local_activity() -> Command:
-    """A `record_local_activity` command with one attempt."""
-    attempt = {"attempt_id": "a-1", "attempt_number": 1, "duration_ms": 1, "outcome": "completed"}
-    return {
-        "type": "record_local_activity",
-        "activity_type": "step",
-        "execution_mode": "local",
-        "arguments": make.envelope([]),
-        "outcome": "completed",
-        "result": make.envelope(1),
-        "attempts": [attempt],
-    }
-
 
 COMMANDS: dict[str, Callable[[], Command]] = {
     "schedule_activity": make.schedule,
@@ -52,23 +35,6 @@ COMMANDS: dict[str, Callable[[], Command]] = {
 def show(name: str, cost: Cost) -> None:
     """The number, for whoever runs this with -s."""
     print(f"{name}: {len(cost)} statements")
-
-
-def complete(api: ApiClient, lease: make.Lease, *commands: Command) -> None:
-    """Complete a workflow task over the API."""
-    answer = send(api, lease, "complete", commands=list(commands))
-    assert answer.status == 200, answer.body
-
-
-def finish_step(api: ApiClient, lease: make.Lease) -> None:
-    """Complete an activity over the API."""
-    answer = send(api, lease, "complete", result=make.envelope(1))
-    assert (answer.status, answer.body["recorded"]) == (200, True), answer.body
-
-
-def lease_over_api(api: ApiClient, kind: str, poll_request_id: str = "p-1") -> make.Lease:
-    """Lease a task with a poll that carries an id; there must be one."""
-    return leased(poll(api, kind, poll_request_id=poll_request_id))
 
 
 # -- polls -------------------------------------------------------------------------------------------------------------
@@ -258,9 +224,7 @@ def test_completes_one_of_a_thousand_leaves_within_eleven_statements(api: ApiCli
     show(f"completion of one of {LEAVES} leaves", cost.within(ACTIVITY_COMPLETION))
 
 
-def test_closes_a_run_with_a_thousand_open_activities_in_few_statements(
-    api: ApiClient, statements: Statements
-) -> None:
+def test_closes_a_run_with_a_thousand_open_activities_in_few_statements(api: ApiClient, statements: Statements) -> None:
     started = make.start()
     make.complete(make.lease_workflow(), *make.schedule_list(LEAVES))
 

@@ -109,7 +109,7 @@ def test_probes_by_the_named_index(types: tuple[str, ...], index: str) -> None:
 
     found, plan = explain(lambda: claiming.probe(wanted(*types), timezone.now()))
 
-    assert [candidate.type for candidate in found] == (["five", "other"] if types else ["five"])
+    assert len(found) == max(1, len(types))
     assert index in plan
 
 

@@ -59,7 +59,7 @@ every_table = pytest.mark.parametrize("model", MODELS, ids=lambda model: model._
 
 
 def make_rows(model: type[models.Model], numbers: range) -> None:
-    """Rows with markup in every text column that takes it; what names another row names that table's row of the number."""
+    """Rows with markup in every text column that takes it; what names another row names the one of its number."""
     model._default_manager.bulk_create(model(**row_values(model, number)) for number in numbers)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,17 +11,10 @@ from tests import factories as make
 from tests.client import ApiClient
 from tests.protocol.closings import CLOSINGS, closed_claim, leased_task
 from tests.protocol.reports import REPORTS, send_report
+from tests.protocol.waiting import wait_until
 from tests.snapshot import nothing_recorded
 
 REFUSED_REPORTS = frozenset({RefusedReport._meta.db_table})
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    """The count is written off the answer's path: wait for it, not for a time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.005)
 
 
 @pytest.mark.usefixtures("populated")

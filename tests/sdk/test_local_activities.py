@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from durable_workflow import ActivityFailed, activity, workflow
@@ -116,8 +117,6 @@ def test_replays_a_failure_as_it_was_raised(sdk: SdkSession) -> None:
 def test_records_a_timed_out_one(sdk: SdkSession) -> None:
     @activity.defn(name="look-up")
     async def look_up() -> None:
-        import asyncio
-
         await asyncio.sleep(1.1)
         await activity.context().heartbeat()
 

@@ -86,6 +86,14 @@ class PollCachedTaskExpired(_PollConflict):
     reason = Const(Reason.POLL_CACHED_TASK_EXPIRED)
 
 
+class UpdateValidationNotAdvertised(WorkerRefusal):
+    """`task_kinds` asks for update validation, and the worker is registered without that capability."""
+
+    reason = Const(Reason.UPDATE_VALIDATION_CAPABILITY_NOT_ADVERTISED)
+    task = Nothing()
+    poll_status = Const("unsupported")
+
+
 _TASK_KINDS = ("workflow_task", "activity_task")
 
 
@@ -141,5 +149,5 @@ _POLL: Answers = (
     PollLockPressure,
     PollUnavailable,
 )
-WORKFLOW: Answers = (WorkflowPollLeased, *_POLL, PollTaskKindsConflict)
+WORKFLOW: Answers = (WorkflowPollLeased, *_POLL, PollTaskKindsConflict, UpdateValidationNotAdvertised)
 ACTIVITY: Answers = (ActivityPollLeased, *_POLL)

@@ -23,6 +23,7 @@ from wire.errors import ErrorAnswer
 from wire.process import runtime
 from wire.refused import counts_refusals
 from wire.views import Answer, Call, WorkerView
+from worker_api.answers import activity_tasks
 from worker_api.backend import backend_lost
 from worker_api.requests import (
     ActivityHeartbeatRequest,
@@ -45,8 +46,15 @@ def _report(call: Call, task_id: str, data: dict[str, Any]) -> Report:
 
 
 class CompleteView(WorkerView):
+    """Report the result of an activity attempt
+
+    A result over the payload limit is recorded as a failure of the activity. Sent again, the same report gets the
+    duplicate receipt.
+    """
+
     route = "activity-task-complete"
     request_serializer = ActivityTaskCompleteRequest
+    answers = {"post": activity_tasks.COMPLETE}
 
     @counts_refusals
     async def post(self, call: Call, task_id: str) -> Answer:
@@ -59,8 +67,15 @@ class CompleteView(WorkerView):
 
 
 class FailView(WorkerView):
+    """Report that an activity attempt failed
+
+    Another attempt follows unless the failure is non-retryable, the retry policy names its type or class, or attempts
+    have run out. Sent again, the same report gets the duplicate receipt.
+    """
+
     route = "activity-task-fail"
     request_serializer = ActivityTaskFailRequest
+    answers = {"post": activity_tasks.FAIL}
 
     @counts_refusals
     async def post(self, call: Call, task_id: str) -> Answer:
@@ -100,8 +115,15 @@ def _reported(done: ActivityReported) -> Answer:
 
 
 class HeartbeatView(WorkerView):
+    """Say that an activity attempt goes on, and how far it is
+
+    Renews the lease and the heartbeat deadline, and keeps the progress, which enters history with the attempt's
+    outcome. That the attempt must stop is said with 200 and `can_continue: false`.
+    """
+
     route = "activity-task-heartbeat"
     request_serializer = ActivityHeartbeatRequest
+    answers = {"post": activity_tasks.HEARTBEAT}
 
     async def post(self, call: Call, task_id: str) -> Answer:
         data = self.validated(call)
@@ -118,8 +140,14 @@ class HeartbeatView(WorkerView):
 
 
 class RenewLeaseView(WorkerView):
+    """Renew the lease of an activity attempt
+
+    Renews nothing else, and never revives a lease that has run out.
+    """
+
     route = "activity-task-renew-lease"
     request_serializer = ActivityTaskFence
+    answers = {"post": activity_tasks.RENEW_LEASE}
 
     async def post(self, call: Call, task_id: str) -> Answer:
         report = _report(call, task_id, self.validated(call))
@@ -149,8 +177,14 @@ class RenewLeaseView(WorkerView):
 
 
 class StatusView(WorkerView):
+    """Ask whether an activity attempt may go on
+
+    Changes nothing. Needs protocol version 1.20.
+    """
+
     route = "activity-task-status"
     request_serializer = ActivityTaskFence
+    answers = {"post": activity_tasks.STATUS}
 
     async def post(self, call: Call, task_id: str) -> Answer:
         if call.version < COOPERATIVE_FLOOR:

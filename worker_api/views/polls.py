@@ -22,6 +22,7 @@ from wire.compression import compress_history
 from wire.errors import ErrorAnswer
 from wire.process import runtime
 from wire.views import Answer, Call, WorkerView
+from worker_api.answers import polls
 from worker_api.backend import poll_unavailable
 from worker_api.requests import ActivityPollRequest, WorkflowPollRequest
 
@@ -87,11 +88,18 @@ class PollView(WorkerView):
         page_size = data.get("history_page_size")
         hub = runtime().hub
         # In line before the first look, so that one look is enough (docs/concurrency.md 17).
-        waiter = hub.enter(request.queue_key, worker_id=request.worker_id, deadline=deadline)
+        waiter = hub.enter(
+            request.queue_key,
+            worker_id=request.worker_id,
+            deadline=deadline,
+            poll_request_id=request.poll_request_id,
+        )
+        leased: Leased | None = None
         try:
             outcome = await self._try(request, None, page_size)
             if isinstance(outcome, Leased):
-                return outcome
+                leased = outcome
+                return leased
             if deadline <= time.monotonic() and not outcome.was_busy:
                 return None
             if outcome.worker is None:
@@ -99,9 +107,11 @@ class PollView(WorkerView):
             if len(hub) >= conf.current().long_poll_capacity:
                 raise _capacity_exhausted(request)
             hub.wait_for(waiter, wanted_by(request, outcome.worker))
-            return await self._wait(request, outcome, waiter, page_size)
+            leased = await self._wait(request, outcome, waiter, page_size)
+            return leased
         finally:
-            hub.leave(waiter)
+            # A lease that was only fetched again used up no hint.
+            hub.leave(waiter, has_leased=leased is not None and not leased.is_replay)
 
     async def _wait(
         self, request: PollRequest, outcome: Nothing, waiter: Waiter, page_size: int | None
@@ -114,10 +124,11 @@ class PollView(WorkerView):
                 await asyncio.sleep(BUSY_SECONDS)
             elif not await hub.park(waiter):
                 return None
-            again = await self._try(request, outcome, page_size)
+            was_answered, waiter.is_answered = waiter.is_answered, False
+            again = await self._try(request, None if was_answered else outcome, page_size)
             if isinstance(again, Leased):
                 return again
-            hub.pass_on(waiter)
+            hub.pass_on(waiter, has_looked=not again.was_busy)
             outcome = again
             looks_again = again.was_busy and waiter.deadline > time.monotonic()
 
@@ -143,8 +154,15 @@ class PollView(WorkerView):
 
 
 class WorkflowPollView(PollView):
+    """Poll for a workflow task
+
+    Waits until a task is ready or the window is over. The same `poll_request_id` gets the same lease again for as long
+    as it lives; only a lease is remembered, never that there was nothing.
+    """
+
     route = "workflow-task-poll"
     request_serializer = WorkflowPollRequest
+    answers = {"post": polls.WORKFLOW}
     kind = TaskKind.WORKFLOW
     operation = "poll_workflow_task"
 
@@ -153,8 +171,15 @@ class WorkflowPollView(PollView):
 
 
 class ActivityPollView(PollView):
+    """Poll for an activity task
+
+    Waits until a task is ready or the window is over. The same `poll_request_id` gets the same lease again for as long
+    as it lives; only a lease is remembered, never that there was nothing.
+    """
+
     route = "activity-task-poll"
     request_serializer = ActivityPollRequest
+    answers = {"post": polls.ACTIVITY}
     kind = TaskKind.ACTIVITY
     operation = "poll_activity_task"
 

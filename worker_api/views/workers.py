@@ -14,6 +14,7 @@ from durable.sql.pool import Work
 from wire.errors import ErrorAnswer
 from wire.process import runtime
 from wire.views import Answer, Call, WorkerView
+from worker_api.answers import workers
 from worker_api.backend import backend_lost
 from worker_api.requests import DeregisterRequest, RegisterRequest, WorkerHeartbeatRequest
 
@@ -29,8 +30,15 @@ def worker_status(worker: WorkerRegistration) -> str:
 
 
 class RegisterView(WorkerView):
+    """Register a worker
+
+    Makes a new incarnation of the worker id, which replaces the one before it; leases are not touched. Register again
+    after every restart of the worker: nothing is inherited.
+    """
+
     route = "worker-register"
     request_serializer = RegisterRequest
+    answers = {"post": workers.REGISTER}
 
     async def post(self, call: Call) -> Answer:
         data = self.validated(call)
@@ -88,8 +96,14 @@ def _description(call: Call, worker_id: str, data: dict[str, Any]) -> WorkerDesc
 
 
 class WorkerHeartbeatView(WorkerView):
+    """Say that a worker lives
+
+    Keeps the incarnation and renews no task lease. What is not sent stays as it was.
+    """
+
     route = "worker-heartbeat"
     request_serializer = WorkerHeartbeatRequest
+    answers = {"post": workers.HEARTBEAT}
 
     async def post(self, call: Call) -> Answer:
         data = self.validated(call)
@@ -119,9 +133,13 @@ class WorkerHeartbeatView(WorkerView):
 
 
 class DeregisterView(WorkerView):
-    """Unfenced: removes whichever incarnation is registered."""
+    """Deregister a worker, whichever incarnation of it is registered
+
+    Its workflow task leases end at once; activity leases run out by themselves.
+    """
 
     route = "worker-deregister"
+    answers = {"delete": workers.DEREGISTER}
 
     async def delete(self, call: Call, worker_id: str) -> Answer:
         logs.bind(worker_id=worker_id)
@@ -130,10 +148,14 @@ class DeregisterView(WorkerView):
 
 
 class FencedDeregisterView(WorkerView):
-    """Fenced by the registration token; a repeat gets the same receipt."""
+    """Deregister one incarnation of a worker
+
+    Fenced by its registration token: never touches a later incarnation, and a repeat gets the same receipt.
+    """
 
     route = "worker-deregister-fenced"
     request_serializer = DeregisterRequest
+    answers = {"post": workers.DEREGISTER_INCARNATION}
 
     async def post(self, call: Call, worker_id: str) -> Answer:
         data = self.validated(call)

@@ -18,6 +18,7 @@ from wire.errors import ErrorAnswer
 from wire.process import runtime
 from wire.refused import counts_refusals
 from wire.views import Answer, Call, WorkerView
+from worker_api.answers import workflow_tasks
 from worker_api.backend import backend_lost
 from worker_api.requests import (
     WorkflowTaskCompleteRequest,
@@ -38,12 +39,20 @@ def _report(call: Call, task_id: str, data: dict[str, Any]) -> Report:
 
 
 class CompleteView(WorkerView):
+    """Report the commands of a workflow task
+
+    All of them become history in one transaction with a receipt, or nothing changes. Sent again, the same report gets
+    the duplicate receipt, also after the run has closed. A report that comes too late gets the not-recorded receipt.
+    """
+
     route = "workflow-task-complete"
     request_serializer = WorkflowTaskCompleteRequest
+    answers = {"post": workflow_tasks.COMPLETE}
 
     @counts_refusals
     async def post(self, call: Call, task_id: str) -> Answer:
-        report = _report(call, task_id, self.validated(call))
+        # Only the fence: the engine validates the commands, each under its own path, after the claim was checked.
+        report = _report(call, task_id, self.checked(WorkflowTaskFence, call.body))
         done = await runtime().pool.run(Work.LOCK_RUN, complete_workflow_task, report, call.body)
         metrics.COMPLETIONS.labels(kind="workflow", outcome="duplicate" if done.is_duplicate else "completed").inc()
         logs.bind(run_id=done.run_id)
@@ -67,10 +76,16 @@ def _completed(done: WorkflowTaskCompleted) -> dict[str, Any]:
 
 
 class FailView(WorkerView):
-    """Failure reports and waiting reports."""
+    """Report that a workflow task failed, or that it waits for history
+
+    Writes no history. It is a waiting report if `failure.type` is `WorkflowTaskWaitingForHistory` or `failure.message`
+    starts with `workflow task waiting for scheduled history`, in any case. No receipt is kept: sent again, the report
+    is refused with the not-recorded receipt.
+    """
 
     route = "workflow-task-fail"
     request_serializer = WorkflowTaskFailRequest
+    answers = {"post": workflow_tasks.FAIL}
 
     @counts_refusals
     async def post(self, call: Call, task_id: str) -> Answer:
@@ -94,8 +109,14 @@ class FailView(WorkerView):
 
 
 class HeartbeatView(WorkerView):
+    """Renew the lease of a workflow task
+
+    May be sent again at any time; the lease never becomes shorter.
+    """
+
     route = "workflow-task-heartbeat"
     request_serializer = WorkflowTaskFence
+    answers = {"post": workflow_tasks.HEARTBEAT}
 
     async def post(self, call: Call, task_id: str) -> Answer:
         report = _report(call, task_id, self.validated(call))
@@ -119,8 +140,14 @@ class HeartbeatView(WorkerView):
 
 
 class HistoryView(WorkerView):
+    """Read a further page of a claim's history
+
+    Never shows more than the claim saw; changes nothing. `MA==` is the token of the first page.
+    """
+
     route = "workflow-task-history"
     request_serializer = WorkflowTaskHistoryRequest
+    answers = {"post": workflow_tasks.HISTORY}
 
     async def post(self, call: Call, task_id: str) -> Answer:
         data = self.validated(call)

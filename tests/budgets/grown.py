@@ -1,0 +1,208 @@
+"""A database that has been in use for years: a million rows and more, made by the database itself in a few statements.
+
+500,000 tasks (200,000 for later, 200,000 ready ones of types that nobody supports, in the same queue and with better
+priority, the rest leased or closed), 400,000 runs, and 60,000 rows in each table that hangs on them. On two shared
+cores that takes 12 to 20 seconds a database, the indexes being what costs; a million tasks alone would take longer
+than that on PostgreSQL and MariaDB.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connection, models, transaction
+from durable.models import (
+    ActivityAttempt,
+    ActivityExecution,
+    CompletionReceipt,
+    HistoryEvent,
+    PollReceipt,
+    RefusedReport,
+    Run,
+    Task,
+    Workflow,
+    WorkflowCommand,
+)
+
+from tests import factories as make
+
+LATER, READY, LEASED, TASKS = 200_000, 200_000, 2_000, 500_000
+RUNS, OPEN_RUNS = 400_000, 100_000
+HANGING = 60_000
+FAR = "'2099-01-01 00:00:00'"
+PAST = "'2020-01-01 00:00:00'"
+HOLDER = "w-long-ago"
+
+# The tables whose size must not matter to any request.
+GROWN = (
+    Task, Run, HistoryEvent, ActivityAttempt, ActivityExecution, PollReceipt, CompletionReceipt, RefusedReport,
+    Workflow, WorkflowCommand,
+)  # fmt: skip
+
+
+def grow() -> None:
+    """Fill the tables. Every expression below is SQL over `n`, the number of the row."""
+    with transaction.atomic():
+        _insert_tasks()
+        _insert_runs()
+        _insert_what_hangs_on_them()
+    with connection.cursor() as cursor:
+        tables = [model._meta.db_table for model in GROWN]
+        verb = "ANALYZE TABLE" if connection.vendor == "mysql" else "ANALYZE"
+        for table in tables:
+            cursor.execute(f"{verb} {table}")
+
+
+def empty() -> None:
+    """Remove the rows the quick way, as an ordinary DELETE would take as long as the filling."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(f"TRUNCATE {', '.join(model._meta.db_table for model in GROWN)} CASCADE")
+            return
+        if connection.vendor == "mysql":
+            cursor.execute("SET foreign_key_checks = 0")
+        verb = "TRUNCATE" if connection.vendor == "mysql" else "DELETE FROM"
+        for model in (ActivityAttempt, *GROWN):
+            cursor.execute(f"{verb} {model._meta.db_table}")
+        if connection.vendor == "mysql":
+            cursor.execute("SET foreign_key_checks = 1")
+
+
+def _insert_tasks() -> None:
+    leased = f"n > {LATER + READY} AND n <= {LATER + READY + LEASED}"
+    closed = f"n > {LATER + READY + LEASED}"
+    _insert(
+        Task,
+        TASKS,
+        id=_name("TASK"),
+        namespace="'default'",
+        task_queue=f"'{make.QUEUE}'",
+        kind="CASE WHEN n % 2 = 0 THEN 'workflow' ELSE 'activity' END",
+        type=_join("'unsupported-'", _text("n % 50")),
+        status=f"CASE WHEN {leased} THEN 'leased' WHEN {closed} THEN 'completed' ELSE 'ready' END",
+        due=_flag(f"n > {LATER}"),
+        due_at=f"CASE WHEN n <= {LATER} THEN {_moment(FAR)} END",
+        available_at=f"CASE WHEN n <= {LATER} THEN {_moment(FAR)} ELSE {_moment(PAST)} END",
+        priority="0",
+        run_id=_name("RUN"),
+        workflow_id=_name("WF"),
+        activity_execution_id=f"CASE WHEN n % 2 = 1 THEN {_name('EXECUTION')} END",
+        deadline_at=f"CASE WHEN n % 2 = 1 AND NOT ({closed}) THEN {_moment(FAR)} END",
+        attempt_count=f"CASE WHEN {leased} THEN 1 ELSE 0 END",
+        lease_owner=f"CASE WHEN {leased} THEN '{HOLDER}' END",
+        leased_at=f"CASE WHEN {leased} THEN {_moment(PAST)} END",
+        lease_expires_at=f"CASE WHEN {leased} THEN {_moment(FAR)} END",
+    )
+
+
+def _insert_runs() -> None:
+    is_open = f"n <= {OPEN_RUNS}"
+    failed = "n % 1000 = 0"
+    outcome = f"CASE WHEN {is_open} THEN NULL WHEN {failed} THEN 'failed' ELSE 'completed' END"
+    _insert(
+        Run,
+        RUNS,
+        id=_name("RUN"),
+        namespace="'default'",
+        workflow_id=_name("WF"),
+        workflow_type=_join("'type-'", _text("n % 20")),
+        task_queue=f"'{make.QUEUE}'",
+        status=f"COALESCE({outcome}, 'waiting')",
+        closed_reason=outcome,
+        closed_at=f"CASE WHEN NOT {is_open} THEN {_moment(PAST)} END",
+        deadline_at=f"CASE WHEN {is_open} THEN {_moment(FAR)} END",
+        created_at=_seconds_after(PAST, "n"),
+        input_sequence="1",
+        last_history_sequence="1",
+        open_groups="'{}'",
+    )
+
+
+def _insert_what_hangs_on_them() -> None:
+    """The first tasks and runs have the rows that belong to them; the last ones stay alone."""
+    of_task = {"namespace": "'default'", "task_id": _name("TASK"), "run_id": _name("RUN")}
+    of_workflow = {"namespace": "'default'", "workflow_id": _name("WF"), "run_id": _name("RUN")}
+    _insert(HistoryEvent, HANGING, id=_name("EVENT"), run_id=_name("RUN"), sequence="1", payload="'{}'", payload_bytes="2")
+    _insert(
+        ActivityExecution, HANGING, id=_name("EXECUTION"), namespace="'default'", run_id=_name("RUN"), step_number="1",
+        activity_type="'step'", task_queue="'orders'", task_id=_name("TASK"),
+    )  # fmt: skip
+    _insert(
+        ActivityAttempt, HANGING, id=_name("ATTEMPT"), **of_task, activity_execution_id=_name("EXECUTION"),
+        attempt_number="1", status="'completed'", lease_owner=f"'{HOLDER}'",
+    )  # fmt: skip
+    _insert(
+        CompletionReceipt, HANGING, id=_name("TASK"), **of_task, kind="'activity'", lease_owner=f"'{HOLDER}'",
+        attempt_number="1", outcome="'completed'",
+    )  # fmt: skip
+    _insert(
+        PollReceipt, HANGING, id=_name("POLL"), namespace="'default'", kind="'activity'", worker_id=f"'{HOLDER}'",
+        poll_request_id=_name("POLL"), task_id=_name("TASK"), attempt_number="1", expires_at=_moment(FAR),
+    )  # fmt: skip
+    _insert(
+        RefusedReport, HANGING, id=_name("REFUSED"), **of_task, route="'workflow-task-complete'",
+        lease_owner=f"'{HOLDER}'", offered_attempt="'1'", current_attempt="1", reason="'lease_expired'",
+        last_refused_at=_moment(FAR), body_bytes="2",
+    )  # fmt: skip
+    _insert(
+        Workflow, HANGING, id=_name("WF"), namespace="'default'", workflow_type="'type-0'", current_run_id=_name("RUN")
+    )
+    _insert(
+        WorkflowCommand, HANGING, id=_name("COMMAND"), **of_workflow, command_type="'start'", status="'accepted'",
+        outcome="'started_new'", principal_type="'token'", principal_id="'tests'",
+    )  # fmt: skip
+
+
+# -- SQL of three databases --------------------------------------------------------------------------------------------
+
+
+def _insert(model: type[models.Model], count: int, **columns: str) -> None:
+    """INSERT … SELECT of `count` rows; columns that are not named get their default, an empty text, 0 or a past time."""
+    fields = {field.column: columns.get(field.attname, _default(field)) for field in model._meta.concrete_fields}
+    numbers = f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})"
+    with connection.cursor() as cursor:
+        if connection.vendor == "mysql":
+            cursor.execute(f"SET max_recursive_iterations = {count + 1}")
+        select = f"{numbers} SELECT {', '.join(fields.values())} FROM numbers"
+        cursor.execute(f"INSERT INTO {model._meta.db_table} ({', '.join(fields)}) {select}")
+
+
+def _default(field: Any) -> str:
+    if field.has_default():
+        value = field.get_db_prep_save(field.get_default(), connection)
+        return f"'{value}'" if isinstance(value, str) else str(value)
+    if field.null:
+        return "NULL"
+    if isinstance(field, models.DateTimeField):
+        return _moment(PAST)
+    return "0" if isinstance(field, models.IntegerField) else "''"
+
+
+def _join(*texts: str) -> str:
+    return f"CONCAT({', '.join(texts)})" if connection.vendor == "mysql" else f"({' || '.join(texts)})"
+
+
+def _text(number: str) -> str:
+    return f"CAST({number} AS CHAR)" if connection.vendor == "mysql" else f"CAST({number} AS TEXT)"
+
+
+def _name(kind: str) -> str:
+    """`TASK-0000000042`: in the order of the rows, as ids are."""
+    padded = f"substr('0000000000' || n, -10)" if connection.vendor == "sqlite" else f"LPAD({_text('n')}, 10, '0')"
+    return _join(f"'{kind}-'", padded)
+
+
+def _flag(condition: str) -> str:
+    return f"({condition})"
+
+
+def _moment(text: str) -> str:
+    return f"TIMESTAMPTZ {text[:-1]}+00'" if connection.vendor == "postgresql" else text
+
+
+def _seconds_after(text: str, seconds: str) -> str:
+    if connection.vendor == "sqlite":
+        return f"datetime({text}, '+' || {seconds} || ' seconds')"
+    if connection.vendor == "mysql":
+        return f"{text} + INTERVAL {seconds} SECOND"
+    return f"{_moment(text)} + {seconds} * INTERVAL '1 second'"
