@@ -78,7 +78,7 @@ class Application:
 
 
 def _is_api(path: str) -> bool:
-    return (path.startswith("/api") and not path.startswith(_PAGES_BELOW_API)) or path == "/metrics"
+    return (f"{path}/".startswith("/api/") and not path.startswith(_PAGES_BELOW_API)) or path == "/metrics"
 
 
 def _end_polls_on(*signals: signal.Signals) -> None:

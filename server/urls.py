@@ -7,7 +7,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from control_api.views.discovery import MetricsView
+from control_api.views.discovery import MetricsView, UnknownRouteView
 from server.schemas import serve_schema
 
 urlpatterns = [
@@ -19,6 +19,7 @@ urlpatterns = [
     path("api/schema/control", serve_schema, {"name": "control"}, name="schema-control"),
     path("api/worker/", include("worker_api.urls")),
     path("api/", include("control_api.urls")),
+    path("api", UnknownRouteView.as_view()),
     path("admin/", admin.site.urls),
     path("", RedirectView.as_view(url="/admin/", permanent=False)),
 ]

@@ -14,13 +14,17 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.test.utils import setup_databases, teardown_databases
 
-from tests.client import ApiClient, response_checks
+from tests.client import ApiClient, exchange_checks, response_checks
 from tests.envelopes import check_envelope
+from tests.openapi import check_exchange
 from tests.server import ServerProcess
+from tests.snapshot import filled_tables
 
 APPS = ("durable", "wire")
 
+# Every exchange of every test is held against the planes' envelopes and the committed API documents.
 response_checks.append(check_envelope)
+exchange_checks.append(check_exchange)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -98,6 +102,21 @@ def api(database: None) -> Iterator[ApiClient]:
     """The API in this process, with a development token: real routes, real pool, no network."""
     with ApiClient() as client:
         yield client
+
+
+@pytest.fixture
+def populated(api: ApiClient, override_durable: Any) -> Iterator[ApiClient]:
+    """The API on a database without an empty table, where no background write of the process disturbs a comparison."""
+    from tests import factories as make
+
+    override_durable(COUNT_REFUSED_REPORTS=False, WORKER_SEEN_INTERVAL_SECONDS=3600)
+    make.register("w-0", task_queue="elsewhere")
+    make.start("bystander", task_queue="elsewhere")
+    make.complete(make.lease_workflow("w-0", task_queue="elsewhere"), *make.schedule_list(2))
+    make.fail_step(make.lease_activity("w-0", task_queue="elsewhere"), "one of two fails")
+    make.lease_activity("w-0", task_queue="elsewhere")
+    with filled_tables():
+        yield api
 
 
 @pytest.fixture

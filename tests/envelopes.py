@@ -18,9 +18,9 @@ UNVERSIONED = ("/api/health", "/api/ready", "/api/cluster/info")
 
 def check_envelope(method: str, path: str, response: Response) -> None:
     """Raise AssertionError if an answer lacks what its plane promises."""
-    if path.startswith("/api/worker/"):
+    if f"{path}/".startswith("/api/worker/"):
         check_worker_envelope(response)
-    elif path.startswith("/api/") and path not in UNVERSIONED:
+    elif f"{path}/".startswith("/api/") and path not in UNVERSIONED:
         check_control_envelope(response, is_workflow_route=path.startswith("/api/workflows"))
 
 

@@ -33,8 +33,8 @@ def envelope(value: Any) -> dict[str, Any]:
     return avro.envelope(value)
 
 
-def start(workflow_id: str | None = None, **options: Any) -> Started:
-    """Start a workflow of type `five` on the queue `orders`."""
+def start_request(workflow_id: str | None = None, **options: Any) -> StartRequest:
+    """What starts a workflow of type `five` on the queue `orders`."""
     values: dict[str, Any] = {
         "namespace": "default",
         "workflow_type": "five",
@@ -44,7 +44,12 @@ def start(workflow_id: str | None = None, **options: Any) -> Started:
         "principal": PRINCIPAL,
         **options,
     }
-    return start_workflow(StartRequest(**values))
+    return StartRequest(**values)
+
+
+def start(workflow_id: str | None = None, **options: Any) -> Started:
+    """Start a workflow of type `five` on the queue `orders`."""
+    return start_workflow(start_request(workflow_id, **options))
 
 
 def register(worker_id: str = "w-1", **options: Any) -> WorkerRegistration:
@@ -107,15 +112,16 @@ class Lease:
 
 def lease_workflow(worker_id: str = "w-1", **options: Any) -> Lease:
     """Lease a workflow task; there must be one."""
-    return _leased(try_poll(poll_request(TaskKind.WORKFLOW, worker_id, **options)))
+    return leased(try_poll(poll_request(TaskKind.WORKFLOW, worker_id, **options)))
 
 
 def lease_activity(worker_id: str = "w-1", **options: Any) -> Lease:
     """Lease an activity task; there must be one."""
-    return _leased(try_poll(poll_request(TaskKind.ACTIVITY, worker_id, **options)))
+    return leased(try_poll(poll_request(TaskKind.ACTIVITY, worker_id, **options)))
 
 
-def _leased(outcome: Leased | Nothing) -> Lease:
+def leased(outcome: Leased | Nothing) -> Lease:
+    """What a poll leased; it must have leased something."""
     if not isinstance(outcome, Leased):
         raise AssertionError("nothing was leased")
     return Lease(outcome.claimed.body, outcome.page.events if outcome.page else [])

@@ -49,6 +49,12 @@ class Id(AnswerField):
     base = {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,255}$"}
 
 
+class Name(AnswerField):
+    """A name or id that a caller chose, as it was taken."""
+
+    base = {"type": "string", "minLength": 1, "maxLength": 255}
+
+
 class Moment(AnswerField):
     """A time in UTC with six fractional digits and a `Z`."""
 
@@ -129,6 +135,8 @@ def listed(child: Any, says: str, **limits: Any) -> serializers.ListField:
     return serializers.ListField(child=child, help_text=says, **limits)
 
 
-def by_name(child: AnswerField, says: str, *, null: bool = False) -> serializers.DictField:
+def by_name(
+    child: serializers.Field[Any, Any, Any, Any], says: str, *, optional: bool = False
+) -> serializers.DictField:
     """An object whose keys are names and whose values are all alike."""
-    return serializers.DictField(child=child, help_text=says, allow_null=null)
+    return serializers.DictField(child=child, help_text=says, required=not optional)

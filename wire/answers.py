@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from rest_framework import serializers
 from rest_framework.serializers import SerializerMetaclass
 
 from durable.commands.registry import supported_types
@@ -21,6 +20,7 @@ from wire.answer_fields import (
     Flag,
     Id,
     Moment,
+    Name,
     Nothing,
     OneWord,
     Text,
@@ -178,19 +178,19 @@ class ControlPlaneBlock(Body):
     contract = BlockContract()
 
     run_id = Text(null=True, optional=True)
-    workflow_type = Text(optional=True)
+    workflow_type = Name(optional=True)
     namespace = Text(optional=True)
-    business_key = Text(null=True, optional=True)
-    status = OneWord(RUN_STATUSES, optional=True)  # type: ignore[assignment]
+    business_key = Name(null=True, optional=True)
+    status = OneWord(RUN_STATUSES, optional=True)
     status_bucket = OneWord(("running", "completed", "failed"), optional=True)
     run_status = OneWord(RUN_STATUSES, optional=True)
     is_terminal = Flag(optional=True)
-    task_queue = Text(optional=True)
+    task_queue = Name(optional=True)
     run_number = Whole(optional=True, minimum=1)
     run_count = Whole(optional=True, minimum=1)
     workflow_count = Whole(optional=True, minimum=0)
     is_current_run = Flag(optional=True)
-    compatibility = Text(null=True, optional=True)
+    compatibility = Name(null=True, optional=True)
     started_at = Moment(optional=True)
     closed_at = Moment(null=True, optional=True)
     last_progress_at = Moment(optional=True)
@@ -204,7 +204,7 @@ class ControlPlaneBlock(Body):
     outcome = Text(optional=True)
     reason = Text(null=True, optional=True)
     rejection_reason = Text(null=True, optional=True)
-    validation_errors = serializers.DictField(child=listed(Text(), ""), required=False)
+    validation_errors = by_name(listed(Text(), ""), "Of the body.", optional=True)
     blocked_reason = Text(null=True, optional=True)
     message = Text(optional=True)
     remediation = Text(optional=True)
@@ -346,10 +346,10 @@ class ValidationFailed(Body):
     message = Text("What is wrong, for people.")
     reason = Const(Reason.VALIDATION_FAILED)
     errors = by_name(  # type: ignore[assignment]
-        listed(Text(), "Sentences for people."),  # type: ignore[arg-type]
+        listed(Text(), "Sentences for people."),
         "What is wrong with each field, by dotted path (`commands.0.type`).",
     )
-    validation_errors = by_name(listed(Text(), "Sentences for people."), "The same.")  # type: ignore[arg-type]
+    validation_errors = by_name(listed(Text(), "Sentences for people."), "The same.")
 
 
 class ServerError(Refused):

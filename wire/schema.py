@@ -4,6 +4,9 @@ A view says what it takes (`request_serializer`, `query_serializer`) and what it
 the operation's text. Everything that the base view adds by itself, headers, envelope and refusals, is added here.
 """
 
+# drf-spectacular says of half of its functions what they take.
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import inspect
@@ -25,6 +28,7 @@ from durable.protocol import SERVED
 from wire import answers as shared
 from wire.answer_fields import Body, Const, OneOf
 from wire.answers import enveloped, status_of
+from wire.glossary import WORDS
 from wire.roles import OPEN, ROUTE_ROLES
 from wire.validation import Described
 from wire.versions import CONTROL_HEADER, CONTROL_VERSION, WORKER_HEADER
@@ -72,34 +76,43 @@ class DescribedFieldExtension(OpenApiSerializerFieldExtension):
 class OperationSchema(AutoSchema):
     """One method of one route."""
 
-    view: ApiView
+    @property
+    def described(self) -> ApiView:
+        """The route's view: all views that are described are ours."""
+        view = self.view
+        if not isinstance(view, ApiView):
+            raise TypeError(f"{type(view).__name__} is no ApiView")
+        return view
 
     def get_operation_id(self) -> str:
         """The route's name, as metrics and logs have it; with the operation's where a route has several methods."""
-        name = self.view.route.replace("-", "_")
-        return f"{name}_{self.view.operation_of(None)}" if len(self.view.answers) > 1 else name
+        view = self.described
+        name = view.route.replace("-", "_")
+        if isinstance(view, ControlView) and len(view.answers) > 1:
+            return f"{name}_{view.operation_of(None)}"
+        return name
 
     def get_summary(self) -> str:
         return self._text().partition("\n")[0].rstrip(".")
 
-    def get_description(self) -> str:
-        roles = sorted(ROUTE_ROLES[self.view.route])
+    def get_description(self) -> str:  # type: ignore[override]  # as drf-spectacular has it
+        roles = sorted(ROUTE_ROLES[self.described.route])
         who = f"Roles: {' or '.join(f'`{role}`' for role in roles)}." if roles else "Needs no token."
         return "\n\n".join(part for part in (self._text().partition("\n")[2].strip(), who) if part)
 
     def _text(self) -> str:
-        handler = getattr(self.view, self.method.lower())
-        return inspect.getdoc(handler) or inspect.cleandoc(type(self.view).__doc__ or "")
+        handler = getattr(self.described, self.method.lower())
+        return inspect.getdoc(handler) or inspect.cleandoc(type(self.described).__doc__ or "")
 
     def get_tags(self) -> list[str]:
-        route = self.view.route
+        route = self.described.route
         return [next((tag for start, tag in _TAGS.items() if _begins(route, start)), "server")]
 
     def get_extensions(self) -> Schema:
-        return {"x-roles": sorted(ROUTE_ROLES[self.view.route])}
+        return {"x-roles": sorted(ROUTE_ROLES[self.described.route])}
 
     def get_auth(self) -> list[Schema]:
-        if ROUTE_ROLES[self.view.route] is OPEN:
+        if ROUTE_ROLES[self.described.route] is OPEN:
             return []
         scheme = {"type": "http", "scheme": "bearer", "description": "An API token, or the development token."}
         self.registry.register_on_missing(
@@ -121,7 +134,7 @@ class OperationSchema(AutoSchema):
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def get_request_serializer(self) -> Any:
-        return self.view.request_serializer
+        return self.described.request_serializer
 
     def get_override_parameters(self) -> list[Any]:
         found = [
@@ -129,20 +142,20 @@ class OperationSchema(AutoSchema):
             for name, says in _PATH_PARAMETERS.items()
             if f"{{{name}}}" in self.path
         ]
-        if ROUTE_ROLES[self.view.route] is not OPEN:
+        if ROUTE_ROLES[self.described.route] is not OPEN:
             found += _NAMESPACE_PARAMETERS
-        if isinstance(self.view, WorkerView):
+        if isinstance(self.described, WorkerView):
             found += _WORKER_HEADERS
-        if isinstance(self.view, ControlView):
+        if isinstance(self.described, ControlView):
             found += _CONTROL_HEADERS
-        if ROUTE_ROLES[self.view.route] is not OPEN:
+        if ROUTE_ROLES[self.described.route] is not OPEN:
             found.append(_RETRY_AFTER)
         return found + self._query_parameters()
 
     def _query_parameters(self) -> list[OpenApiParameter]:
-        if self.method != "GET" or self.view.query_serializer is None:
+        if self.method != "GET" or self.described.query_serializer is None:
             return []
-        mapped = self._map_serializer(self.view.query_serializer, "request")
+        mapped = self._map_serializer(self.described.query_serializer, "request")
         return [_query_parameter(name, schema) for name, schema in mapped["properties"].items()]
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -157,10 +170,10 @@ class OperationSchema(AutoSchema):
         }
 
     def _answers(self) -> list[type[Body]]:
-        envelope = self.view.answer_envelope
-        own = [enveloped(answer, envelope) for answer in self.view.answers[self.method.lower()]]
-        has_fields = self._query_parameters() or (self.method == "POST" and self.view.request_serializer)
-        every = _shared_answers(self.view, has_fields=bool(has_fields))
+        envelope = self.described.answer_envelope()
+        own = [enveloped(answer, envelope) for answer in self.described.answers[self.method.lower()]]
+        has_fields = self._query_parameters() or (self.method == "POST" and self.described.request_serializer)
+        every = _shared_answers(self.described, has_fields=bool(has_fields))
         return own + [enveloped(answer, envelope or shared.NoEnvelope) for answer in every]
 
     def _content(self, found: Sequence[type[Body]]) -> Any:
@@ -172,8 +185,10 @@ class OperationSchema(AutoSchema):
 
     def _get_serializer_field_meta(self, field: Any, direction: Any) -> Any:
         meta = super()._get_serializer_field_meta(field, direction)
-        if isinstance(field, Described) and (rules := field.rules()):
-            meta["description"] = " ".join(part for part in (meta.get("description"), rules) if part)
+        if isinstance(field, Described):
+            says = meta.get("description") or WORDS.get(getattr(field, "field_name", None) or "")
+            if text := " ".join(part for part in (says, field.rules()) if part):
+                meta["description"] = text
         return meta
 
     def _map_serializer(self, serializer: Any, direction: Any, bypass_extensions: bool = False) -> Any:
@@ -333,9 +348,10 @@ class _Generator(SchemaGenerator):
         paths = super().parse(input_request, public)
         view = self.document.unknown_route()
         view.request = None  # type: ignore[assignment]  # as for every described view: there is none
-        schema = view.schema
+        schema = OperationSchema()
+        schema.view = view
         schema.registry = self.registry
-        answer = enveloped(shared.UnknownRoute, view.answer_envelope)
+        answer = enveloped(shared.UnknownRoute, view.answer_envelope())
         content = {"application/json": {"schema": schema.resolve_serializer(answer, "response").ref}}
         self.registry.register(
             ResolvedComponent(

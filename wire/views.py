@@ -67,10 +67,8 @@ class ApiView(APIView):
     route: ClassVar[str]
     request_serializer: ClassVar[type[Serializer[Any]] | None] = None
     query_serializer: ClassVar[type[Serializer[Any]] | None] = None
-    # For the API documents: what each method can answer besides what this class answers itself, and the keys that the
-    # plane's envelope adds.
+    # For the API documents: what each method can answer besides what this class answers by itself.
     answers: ClassVar[dict[str, Answers]] = {}
-    answer_envelope: ClassVar[type[Body] | None] = None
     # Whether the human text of a refusal is called `error` (worker plane) or `message`.
     says_error: ClassVar[bool] = False
 
@@ -90,6 +88,10 @@ class ApiView(APIView):
     def envelope(self, body: dict[str, Any], call: Call | None, path: dict[str, Any]) -> dict[str, Any]:
         """The body as its plane sends it."""
         return body
+
+    def answer_envelope(self) -> type[Body] | None:
+        """The keys that `envelope` adds, for the API documents."""
+        return None
 
     def plane_headers(self) -> dict[str, str]:
         return {}
@@ -201,13 +203,15 @@ class WorkerView(ApiView):
     """Base of the worker plane: protocol version header, worker envelope."""
 
     says_error = True
-    answer_envelope = WorkerEnvelope
 
     def check_version(self, request: HttpRequest) -> ProtocolVersion:
         return worker_version(request)
 
     def envelope(self, body: dict[str, Any], call: Call | None, path: dict[str, Any]) -> dict[str, Any]:
         return {**body, "protocol_version": str(SERVED), "server_capabilities": capabilities_text()}
+
+    def answer_envelope(self) -> type[Body] | None:
+        return WorkerEnvelope
 
     def plane_headers(self) -> dict[str, str]:
         return {"X-Durable-Workflow-Protocol-Version": str(SERVED)}
@@ -218,7 +222,6 @@ class ControlView(ApiView):
 
     # The operation's name in the block; None for routes that carry no block.
     operation: ClassVar[str | None] = None
-    answer_envelope = ControlEnvelope
 
     def check_version(self, request: HttpRequest) -> ProtocolVersion:
         check_control_version(request)
@@ -229,6 +232,9 @@ class ControlView(ApiView):
         if operation is None:
             return body
         return {**body, "control_plane": control_block(operation, body, path)}
+
+    def answer_envelope(self) -> type[Body] | None:
+        return None if self.operation_of(None) is None else ControlEnvelope
 
     def operation_of(self, call: Call | None) -> str | None:
         """Most routes are one operation; a route with two methods tells them apart."""

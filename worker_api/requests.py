@@ -26,8 +26,11 @@ class ManifestField(ObjectField):
         entry = {
             "type": "object",
             "properties": {
-                "supported": {"type": "boolean"},
-                "minimum_protocol_version": {"description": "The version that has it, as `1.N`."},
+                "supported": {"type": "boolean", "description": "Whether the worker can do it."},
+                "minimum_protocol_version": {
+                    "type": ["string", "number", "null"],
+                    "description": "The version that has it, as `1.N`.",
+                },
             },
             "required": ["supported"],
             "additionalProperties": True,
@@ -120,6 +123,8 @@ def _heartbeat_interval() -> WholeField:
 
 
 class RegisterRequest(serializers.Serializer[Any]):
+    """A worker, and what it can do."""
+
     worker_id = IdField(required=False, allow_null=True, help_text="Without one the server makes one.")
     task_queue = IdField(help_text="The queue the worker polls.")
     runtime = serializers.ChoiceField(choices=RUNTIMES, help_text="The language the worker is written in.")
@@ -162,6 +167,8 @@ class RegisterRequest(serializers.Serializer[Any]):
 
 
 class WorkerHeartbeatRequest(serializers.Serializer[Any]):
+    """A worker, and how it stands."""
+
     worker_id = IdField(help_text="As registered.")
     task_slots = _slots()
     process_metrics = _process_metrics()
@@ -169,6 +176,8 @@ class WorkerHeartbeatRequest(serializers.Serializer[Any]):
 
 
 class DeregisterRequest(serializers.Serializer[Any]):
+    """Which incarnation of the worker."""
+
     registration_token = serializers.RegexField(r"^[0-9a-f]{32}\Z", help_text="As the registration returned it.")
 
 

@@ -11,10 +11,14 @@ from wire.versions import CONTROL_HEADER, CONTROL_VERSION, WORKER_HEADER
 
 
 class DatabaseReached(Body):
+    """The database answers."""
+
     database = Const("ok")
 
 
 class DatabaseUnavailable(Body):
+    """The database does not answer."""
+
     database = Const("unavailable")
 
 
@@ -36,6 +40,8 @@ class Degraded(Body):
 
 
 class MigrationsPending(Body):
+    """The database answers, but is older than this version."""
+
     database = Const("ok")
     migrations = Const("pending")
 
@@ -95,6 +101,8 @@ READY: Answers = (Ready, NotReady, NotMigrated, NotConnected)
 
 
 class ContractName(Body):
+    """The contract of the block."""
+
     schema = Const(f"{SCHEMA}.contract")
     version = Const(1)
 
@@ -108,36 +116,52 @@ class ResponseContract(Body):
 
 
 class RejectedAliases(Body):
+    """Spellings that are refused."""
+
     use_existing = Const("use-existing")
 
 
 class DuplicatePolicyField(Body):
+    """What `duplicate_policy` may say."""
+
     canonical_values = listed(OneWord(("fail", "use-existing")), "Values that are accepted.")
     rejected_aliases = RejectedAliases(help_text="Values that are refused, and what they are called.")
 
 
 class StartFields(Body):
+    """Fields of a start."""
+
     duplicate_policy = DuplicatePolicyField()
 
 
 class StartContract(Body):
+    """What a start may say."""
+
     fields = StartFields()  # type: ignore[assignment]
     unsupported_fields = listed(Text(), "Fields that are refused by name.")
 
 
 class StatusField(Body):
+    """What `status` may say."""
+
     canonical_values = listed(OneWord(STATUS_BUCKETS), "Values that are accepted.")
 
 
 class ListFields(Body):
+    """Fields of a list's query."""
+
     status = StatusField()
 
 
 class ListContract(Body):
+    """What a list may ask for."""
+
     fields = ListFields()  # type: ignore[assignment]
 
 
 class RequestOperations(Body):
+    """Operations whose requests have rules to publish."""
+
     start = StartContract()
     list = ListContract()
 
@@ -168,6 +192,8 @@ class WorkerProtocolManifest(Body):
 
 
 class AuthPrecedence(Body):
+    """Where clients look for their settings."""
+
     connection_values = listed(Text(), "Where clients look for connection values, first match first.")
     profile_selection = listed(Text(), "Where clients look for the profile's name.")
 
@@ -183,11 +209,15 @@ class AuthEnvironment(Body):
 
 
 class TokenMaterial(Body):
+    """Bearer tokens."""
+
     status = Const("supported")
     effective_config_value = Const("redacted")
 
 
 class ReservedMaterial(Body):
+    """A way to authenticate that is not offered."""
+
     status = Const("reserved")
 
 
@@ -200,10 +230,14 @@ class AuthMaterial(Body):
 
 
 class EffectiveConfig(Body):
+    """What clients show of their settings."""
+
     required_fields = listed(Text(), "What clients show of their configuration.")
 
 
 class Redaction(Body):
+    """What clients keep to themselves."""
+
     never_echo = listed(Text(), "What clients never show.")
 
 
@@ -260,6 +294,8 @@ class StructuralLimits(Body):
 
 
 class ClientCompatibility(Body):
+    """How clients find out whether they fit."""
+
     authority = Const("protocol_manifests", "The two manifests decide, not lists of client versions.")
 
 

@@ -13,6 +13,7 @@ from wire.answer_fields import (
     FreeObject,
     Id,
     Moment,
+    Name,
     Nothing,
     OneWord,
     Text,
@@ -41,18 +42,18 @@ class RunNotFound(ControlRefusal):
 class RunItem(Body):
     """A run in a list."""
 
-    workflow_id = Text()
+    workflow_id = Name(maxLength=128)
     run_id = Id()
     run_number = Whole("Counts a workflow's runs.", minimum=1)
-    namespace = Text()
-    workflow_type = Text()
-    business_key = Text("The caller's own key.", null=True)
+    namespace = Name()
+    workflow_type = Name()
+    business_key = Name("The caller's own key.", null=True)
     status = run_status()
     status_bucket = OneWord(STATUS_BUCKETS, "The coarse status that lists filter by.")
     is_terminal = Flag("Whether the run is closed.")
     closed_reason = closed_reason()
-    task_queue = Text()
-    compatibility = Text("The build id the run is pinned to.", null=True)
+    task_queue = Name()
+    compatibility = Name("The build id the run is pinned to.", null=True)
     payload_codec = Const("avro")
     started_at = Moment("When a worker first took the run; until then, when it was made.")
     closed_at = Moment(null=True)
@@ -138,7 +139,7 @@ class RunHistory(Body):
 
     workflow_id = Text()
     run_id = Id()
-    compatibility = Text("The build id the run is pinned to.", null=True)
+    compatibility = Name("The build id the run is pinned to.", null=True)
     events = listed(RunEvent(), "Ends at the page size or at 4 MiB, with at least one event.")
     next_page_token = Text("Where the next page begins; null at the end.", null=True)
 
@@ -150,12 +151,12 @@ class InvalidPageToken(ControlRefusal):
 
 
 class _Started(Body):
-    workflow_id = Text()
+    workflow_id = Name(maxLength=128)
     run_id = Id()
-    workflow_type = Text()
-    namespace = Text()
+    workflow_type = Name()
+    namespace = Name()
     status = run_status()
-    business_key = Text(null=True)
+    business_key = Name(null=True)
     payload_codec = Const("avro")
     command_status = Const("accepted")
     command_source = Const("control_plane")
@@ -186,7 +187,7 @@ class InstanceAlreadyStarted(ControlRefusal):
     outcome = Const("rejected_duplicate")
     workflow_id = Text()
     run_id = Id("The current run.")
-    workflow_type = Text()
+    workflow_type = Name()
 
 
 class WorkflowIdReserved(ControlRefusal):
@@ -206,7 +207,7 @@ class _CommandAccepted(Body):
     command_status = Const("accepted")
     command_source = Const("control_plane")
     target_scope = OneWord(("instance", "run"), "Whether the path names a run.")
-    workflow_type = Text()
+    workflow_type = Name()
     run_status = run_status("The run's status after the command.")
     reason = Text("The reason given, without white space around it.", null=True, maxLength=1000)
     rejection_reason = Nothing()

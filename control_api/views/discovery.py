@@ -18,7 +18,7 @@ from durable.sql.pool import PoolBusyError, Work
 from wire.capabilities import server_capabilities
 from wire.errors import HttpError
 from wire.process import runtime
-from wire.views import Answer, ApiView, Call, WorkerView
+from wire.views import Answer, ApiView, Call, ControlView, WorkerView
 
 
 class ClusterInfoView(ApiView):
@@ -203,8 +203,8 @@ class MetricsView(ApiView):
         return HttpResponse(answer.body["text"], content_type=CONTENT_TYPE_LATEST)
 
 
-class UnknownRouteView(ApiView):
-    """JSON for every path below `/api` that is no route."""
+class _NoRoute(ApiView):
+    """JSON for every path below `/api` that is no route; the plane it would belong to puts its envelope around it."""
 
     route = "unknown-route"
 
@@ -212,5 +212,9 @@ class UnknownRouteView(ApiView):
         raise HttpError(404, "not_found", "There is no such route.")
 
 
-class UnknownWorkerRouteView(UnknownRouteView, WorkerView):
-    """The same in the worker plane's envelope."""
+class UnknownRouteView(_NoRoute, ControlView):
+    """On the control plane."""
+
+
+class UnknownWorkerRouteView(_NoRoute, WorkerView):
+    """On the worker plane."""

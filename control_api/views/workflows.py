@@ -38,7 +38,7 @@ class WorkflowsView(ControlView):
     answers = {"get": workflows.LIST, "post": workflows.START}
 
     def operation_of(self, call: Call | None) -> str | None:
-        return "list" if self.request.method == "GET" else "start"
+        return "start" if self.request.method == "POST" else "list"
 
     async def get(self, call: Call) -> Answer:
         """List runs, newest first, one row a run"""

@@ -20,8 +20,9 @@ from durable.states import AttemptStatus
 class ActivityAttemptAdmin(ReadOnlyAdmin):
     lists = {
         (): ("-id",),
-        ("run_id",): ("-id",),  # durable_attempt_of_run
-        ("task_id",): ("-id",),  # the foreign key's
+        ("q",): ("-started_at", "-id"),
+        ("run_id",): ("-started_at", "-id"),  # durable_attempt_of_run
+        ("task_id",): ("-started_at", "-id"),  # the foreign key's
         ("activity_execution_id",): ("attempt_number", "id"),  # durable_attempt_of_activity
     }
     list_display = (

@@ -19,6 +19,7 @@ from durable.models import ActivityAttempt, ActivityExecution, Failure, HistoryE
 class ActivityExecutionAdmin(ReadOnlyAdmin):
     lists = {
         (): ("-id",),
+        ("q",): ("-scheduled_at", "-id"),
         ("run_id",): ("step_number",),  # durable_activity_step
     }
     list_display = (

@@ -13,7 +13,8 @@ from wire.models import ApiToken
 class ApiTokenAdmin(ReadOnlyAdmin):
     lists = {
         (): ("-id",),
-        ("client",): ("-id",),  # wire_token_of_client
+        ("q",): ("-created_at", "-id"),
+        ("client",): ("-created_at", "-id"),  # wire_token_of_client
     }
     list_display = (
         "client",

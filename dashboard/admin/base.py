@@ -12,15 +12,17 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from dashboard.admin.changelist import CappedPaginator, KeyedChangeList
-from dashboard.admin.columns import Cell, detail_cell, list_cell
+from dashboard.admin.columns import Cell, detail_cell, heading_cell, list_cell
 from durable.models.fields import JSONTextField
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs: generic only for the checker
     """Shows rows and changes none, whatever rights the user has; writes go through `durable.operations`."""
 
-    # The lists that may be asked for by URL: lookups -> order. Each is served by one index, so no combination of
-    # parameters can scan or sort a table. Without `()` the whole table is never listed.
+    # The lists that may be asked for by URL: lookups -> order; `q` stands for a search. Each is served by one index, so
+    # no combination of parameters scans or sorts a table. Where a key leaves few rows, the order is by a column that no
+    # other index begins with: else a database may walk that index for the order and look at every row for the key.
+    # Without `()` the whole table is never listed.
     lists: Mapping[tuple[str, ...], tuple[str, ...]] = {(): ("-pk",)}
     # Methods that derive something worth reading before the columns.
     facts: tuple[str, ...] = ()
@@ -42,6 +44,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs
         super().__init__(model, admin_site)
         shown: list[Field[Any, Any]] = [f for f in model._meta.concrete_fields if f.name not in self.hidden]
         payloads = [field for field in shown if isinstance(field, JSONTextField)]
+        self._heading_cell = next(heading_cell(field) for field in shown if field.name == self.list_display[0])
         self._list_cells = {field.attname: list_cell(field) for field in shown}
         self._columns = [detail_cell(field) for field in shown if field not in payloads]
         self._payloads = [detail_cell(field) for field in payloads]
@@ -68,8 +71,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs
 
     def get_list_display(self, request: HttpRequest) -> list[Cell | str]:
         """The first column links to the row, so nothing else may link there."""
-        first, *others = (str(name) for name in self.list_display)
-        return [first, *(self._list_cells.get(name, name) for name in others)]
+        return [self._heading_cell, *(self._list_cells.get(str(name), str(name)) for name in self.list_display[1:])]
 
     # -- the page of one row -------------------------------------------------------------------------------------------
 
@@ -84,5 +86,5 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         around = ["related_lists"] if obj is not None and self.related(obj) else []
-        sections = [(None, [*around, *self.facts]), ("Stored", self._columns), ("Payloads", self._payloads)]
+        sections = [(None, [*around, *self.facts]), ("Stored", self._columns), ("JSON", self._payloads)]
         return [(title, {"fields": fields}) for title, fields in sections if fields]

@@ -17,7 +17,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 NOTHING = "-"
-MOST_LIST_CHARACTERS = 60
+MOST_LIST_CHARACTERS = 40
 MOST_DETAIL_CHARACTERS = 2_000
 # JSON that is longer is shown as it is stored: laying it out would cost more than the page shows of it.
 MOST_PARSED_CHARACTERS = 100_000
@@ -57,10 +57,10 @@ def lease(expires_at: datetime | None) -> SafeString | str:
     return format_html("{} {}", flag("expired") if has_expired(expires_at) else "held, ends", moment(expires_at))
 
 
-def row_link(model: type[Model], key: int | str) -> SafeString:
+def row_link(model: type[Model], key: str, text: object) -> SafeString:
     """A link to one row's page, by its key alone: nothing is looked up."""
     name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
-    return format_html('<a href="{}">{}</a>', reverse(name, args=(quote(key),)), key)
+    return format_html('<a href="{}">{}</a>', reverse(name, args=(quote(key),)), text)
 
 
 def list_link(model: type[Model], text: object, **lookups: object) -> SafeString:
@@ -72,6 +72,11 @@ def list_link(model: type[Model], text: object, **lookups: object) -> SafeString
 def shortened(text: str, most: int) -> SafeString | str:
     """The beginning of a text, the whole of it in the title."""
     return text if len(text) <= most else format_html('<span title="{}">{}…</span>', text, text[:most])
+
+
+def ending(key: str) -> SafeString:
+    """The end of a generated key, which is its random part, the whole of it in the title."""
+    return format_html('<span title="{}">…{}</span>', key, key[-8:])
 
 
 def payload(text: str | None) -> SafeString | str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from dashboard.admin.base import ReadOnlyAdmin
 
 MOST_COUNTED = 10_000
+_IS_NULL = "__isnull"
+_BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CappedCount(int):
@@ -39,7 +42,8 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]  # django-stubs: gen
 
     @cached_property
     def count(self) -> CappedCount:
-        return CappedCount(self.object_list.order_by().values("pk")[: MOST_COUNTED + 1].count())
+        # In the list's own order, so that the count walks the list's own index.
+        return CappedCount(self.object_list.values("pk")[: MOST_COUNTED + 1].count())
 
 
 class KeyedChangeList(ChangeList):
@@ -51,31 +55,38 @@ class KeyedChangeList(ChangeList):
         super().__init__(request, *args, **kwargs)
         self.title = capfirst(str(self.opts.verbose_name_plural))
         if named := self._named():
-            self.title += ": " + ", ".join(f"{name} = {value}" for name, value in named.items())
+            self.title += ": " + ", ".join(
+                f"{name.removesuffix(_IS_NULL)} is set" if name.endswith(_IS_NULL) else f"{name} = {value}"
+                for name, value in named.items()
+            )
 
     def _named(self) -> dict[str, str]:
         """The lookups in the URL. Raises DisallowedModelAdminLookup for one that is repeated or cannot be stored."""
         named = {}
         for name, values in self.get_filters_params().items():
             # `isnull=True` would ask for nearly the whole table; a NUL is refused by PostgreSQL.
-            if len(values) != 1 or "\0" in values[0] or (name.endswith("__isnull") and values[0] != "False"):
+            if len(values) != 1 or "\0" in values[0] or (name.endswith(_IS_NULL) and values[0] != "False"):
                 raise DisallowedModelAdminLookup(f"Filtering by {name} in this way is not served")
             named[name] = values[0]
         return named
 
     def _order(self) -> tuple[str, ...] | None:
         """The order of the list that the URL names; None for the whole table where that is never listed."""
-        names = set(self._named())
-        for served, order in self.model_admin.lists.items():
-            if set(served) == names:
-                return order
-        if names:
+        lists = {frozenset(names): order for names, order in self.model_admin.lists.items()}
+        names = frozenset(self._named())
+        if names and names not in lists:
             raise DisallowedModelAdminLookup(f"No index serves a list filtered by {', '.join(sorted(names))}")
-        return None
+        return lists.get(frozenset({SEARCH_VAR}) if self.query else names)
 
     def get_filters(self, request: HttpRequest) -> Any:
+        """Times that are set are asked for as a range: SQLite may read a whole table for `IS NOT NULL`."""
         self._order()
-        return super().get_filters(request)
+        found: Any = super().get_filters(request)
+        specs, has_filters, lookups, *others = found
+        for name in [name for name in lookups if name.endswith(_IS_NULL)]:
+            del lookups[name]
+            lookups[f"{name.removesuffix(_IS_NULL)}__gt"] = [_BEFORE_ALL]
+        return specs, has_filters, lookups, *others
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         """Never what `?o=` says: any other order would sort the whole table."""
@@ -83,4 +94,4 @@ class KeyedChangeList(ChangeList):
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         queryset = super().get_queryset(request, exclude_parameters)
-        return queryset.none() if self._order() is None and not self.query else queryset
+        return queryset.none() if self._order() is None else queryset

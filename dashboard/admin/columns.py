@@ -38,9 +38,15 @@ _KEYS: dict[str, type[Model]] = {
     "workflow_id": Workflow,
     "workflow_task_id": Task,
 }
+_GENERATED_KEYS = _KEYS.keys() - {"workflow_id"}
 # Columns that name a worker within the row's namespace, and columns that name an event within the row's run.
 _WORKERS = ("lease_owner", "worker_id")
 _SEQUENCES = ("input_sequence", "outcome_sequence", "scheduled_sequence", "sequence")
+
+
+def heading_cell(field: Field[Any, Any]) -> Cell | str:
+    """What shows the first column of a list, which links to the row already."""
+    return _text_cell(field, cells.MOST_LIST_CHARACTERS)
 
 
 def list_cell(field: Field[Any, Any]) -> Cell | str:
@@ -49,6 +55,8 @@ def list_cell(field: Field[Any, Any]) -> Cell | str:
         return _cell(field, lambda row, value: ", ".join(str(entry) for entry in value))
     if isinstance(field, DateTimeField):
         return _cell(field, lambda row, value: cells.moment(value))
+    if field.attname in _GENERATED_KEYS and not field.primary_key:
+        return _cell(field, lambda row, value: cells.row_link(_KEYS[field.attname], value, cells.ending(value)))
     return _shared_cell(field, cells.MOST_LIST_CHARACTERS)
 
 
@@ -61,16 +69,20 @@ def detail_cell(field: Field[Any, Any]) -> Cell | str:
     return _shared_cell(field, cells.MOST_DETAIL_CHARACTERS)
 
 
-def _shared_cell(field: Field[Any, Any], most_characters: int) -> Cell | str:
+def _shared_cell(field: Field[Any, Any], most: int) -> Cell | str:
     name = field.attname
     if name in _KEYS and not field.primary_key:
-        return _cell(field, lambda row, value: cells.row_link(_KEYS[name], value))
+        return _cell(field, lambda row, value: cells.row_link(_KEYS[name], value, cells.shortened(value, most)))
     if name in _WORKERS:
-        return _cell(field, lambda row, value: _worker_link(row, value, most_characters))
+        return _cell(field, lambda row, value: _worker_link(row, value, cells.shortened(value, most)))
     if name in _SEQUENCES and field.model is not HistoryEvent:
         return _cell(field, _event_link)
+    return _text_cell(field, most)
+
+
+def _text_cell(field: Field[Any, Any], most: int) -> Cell | str:
     if isinstance(field, CharField) and not field.choices:
-        return _cell(field, lambda row, value: cells.shortened(value, most_characters))
+        return _cell(field, lambda row, value: cells.shortened(value, most))
     return field.name
 
 
@@ -96,8 +108,7 @@ def _json_cell(field: Field[Any, Any]) -> Cell:
     return cell
 
 
-def _worker_link(row: Any, worker_id: str, most_characters: int) -> Any:
-    text = cells.shortened(worker_id, most_characters)
+def _worker_link(row: Any, worker_id: str, text: object) -> Any:
     return cells.list_link(WorkerRegistration, text, namespace=row.namespace, worker_id=worker_id)
 
 

@@ -16,8 +16,9 @@ from durable.models import ActivityAttempt, CompletionReceipt, HistoryEvent, Pol
 class CompletionReceiptAdmin(ReadOnlyAdmin):
     lists = {
         (): ("-id",),
-        ("run_id",): ("-id",),
-        ("task_id",): ("-id",),
+        ("q",): ("-recorded_at", "-id"),
+        ("run_id",): ("-recorded_at", "-id"),
+        ("task_id",): ("-recorded_at", "-id"),
     }
     list_display = (
         "id",

@@ -16,6 +16,7 @@ from durable.models import ActivityAttempt, Failure, HistoryEvent
 class FailureAdmin(ReadOnlyAdmin):
     lists = {
         (): ("-id",),
+        ("q",): ("sequence", "id"),
         ("run_id",): ("sequence", "id"),  # durable_failure_of_run
     }
     list_display = (

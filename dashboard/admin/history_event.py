@@ -14,8 +14,9 @@ from durable.models import HistoryEvent
 
 @admin.register(HistoryEvent)
 class HistoryEventAdmin(ReadOnlyAdmin):
-    # durable_history_sequence serves all three; `sequence__gte` reaches what lies beyond the last page.
+    # durable_history_sequence serves them all; `sequence__gte` reaches what lies beyond the last page.
     lists = {
+        ("q",): ("run_id", "sequence"),
         ("run_id",): ("sequence",),
         ("run_id", "sequence"): ("sequence",),
         ("run_id", "sequence__gte"): ("sequence",),

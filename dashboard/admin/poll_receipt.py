@@ -17,7 +17,8 @@ class PollReceiptAdmin(ReadOnlyAdmin):
     # The key is a digest, so newest first is by the indexed expiry.
     lists = {
         (): ("-expires_at", "-id"),
-        ("task_id",): ("-expires_at", "-id"),
+        ("q",): ("-created_at", "-id"),
+        ("task_id",): ("-created_at", "-id"),
     }
     list_display = (
         "poll_request_id",

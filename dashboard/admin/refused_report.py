@@ -18,20 +18,21 @@ class RefusedReportAdmin(ReadOnlyAdmin):
     lists = {
         (): ("-last_refused_at", "-id"),  # durable_refused_pruning
         ("namespace",): ("-last_refused_at", "-id"),  # durable_refused_recent
-        ("task_id",): ("-last_refused_at", "-id"),  # durable_refused_of_task
-        ("run_id",): ("-last_refused_at", "-id"),  # durable_refused_of_run
+        ("q",): ("-count", "-id"),
+        ("task_id",): ("-count", "-id"),  # durable_refused_of_task
+        ("run_id",): ("-count", "-id"),  # durable_refused_of_run
     }
     list_display = (
         "reason",
-        "route",
+        "count",
+        "last_refused_at",
         "lease_owner",
+        "route",
         "offered_attempt",
         "current_attempt",
-        "count",
         "task_id",
         "run_id",
         "first_refused_at",
-        "last_refused_at",
     )
     list_filter = (NamespaceFilter,)
     search_fields = ("task_id__exact", "run_id__exact")

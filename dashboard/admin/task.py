@@ -36,10 +36,11 @@ def backlog_link(text: str, *, namespace: str, task_queue: str, kind: str) -> Sa
 class TaskAdmin(ReadOnlyAdmin):
     lists = {
         (): ("-id",),
-        ("run_id",): ("-id",),  # durable_task_of_run
+        ("q",): ("-created_at", "-id"),
+        ("run_id",): ("-created_at", "-id"),  # durable_task_of_run
         ("lease_expires_at__isnull",): ("lease_expires_at", "id"),  # durable_task_lease_expiry
         ("due_at__isnull",): ("due_at", "id"),  # durable_task_due
-        ("namespace", "lease_owner"): ("-id",),  # durable_task_of_owner
+        ("namespace", "lease_owner"): ("-leased_at", "-id"),  # durable_task_of_owner
         ("namespace", "task_queue", "kind", "status", "due"): ("priority", "available_at", "id"),  # …_claim_any
     }
     list_display = (

@@ -14,9 +14,10 @@ from durable.models import Task, WorkerIncarnation, WorkerRegistration
 
 @admin.register(WorkerIncarnation)
 class WorkerIncarnationAdmin(ReadOnlyAdmin):
-    # durable_incarnation_of_worker serves all three.
+    # durable_incarnation_of_worker serves all but the search by key.
     lists = {
         (): ("namespace", "worker_id", "status", "registration_token"),
+        ("q",): ("registration_token",),
         ("namespace",): ("worker_id", "status", "registration_token"),
         ("namespace", "worker_id"): ("status", "registration_token"),
     }

@@ -22,21 +22,22 @@ from durable.states import TaskKind
 class WorkerRegistrationAdmin(ReadOnlyAdmin):
     lists = {
         (): ("namespace", "worker_id"),  # durable_worker_registered_once
+        ("q",): ("namespace", "worker_id"),  # the same
         ("namespace",): ("worker_id",),  # the same
         ("namespace", "worker_id"): ("worker_id",),  # the same
         ("namespace", "task_queue"): ("-last_heartbeat_at", "-id"),  # durable_worker_by_queue
     }
     list_display = (
         "worker_id",
+        "attention",
+        "last_heartbeat_at",
         "namespace",
         "task_queue",
-        "attention",
         "runtime",
         "sdk_version",
         "build_id",
         "protocol_version",
         "registered_at",
-        "last_heartbeat_at",
     )
     list_filter = (NamespaceFilter,)
     search_fields = ("worker_id__exact",)

@@ -19,7 +19,7 @@ _LAST_CHARACTER = "\U0010ffff"
 
 @admin.register(Workflow)
 class WorkflowAdmin(ReadOnlyAdmin):
-    lists = {(): ("id",)}
+    lists = {(): ("id",), ("q",): ("id",)}
     list_display = ("id", "namespace", "workflow_type", "current_run_id", "current_status", "run_count", "created_at")
     search_fields = ("id__exact",)
     search_help_text = "A workflow id, or how it begins."
@@ -36,7 +36,7 @@ class WorkflowAdmin(ReadOnlyAdmin):
             queryset = queryset.filter(pk__gte=beginning, pk__lt=beginning + _LAST_CHARACTER)
         return queryset, False
 
-    @admin.display(description="current run")
+    @admin.display(description="current status")
     def current_status(self, row: Any) -> str:
         return row.current_status or NOTHING
 

@@ -16,6 +16,7 @@ from durable.models import Run, WorkflowCommand
 class WorkflowCommandAdmin(ReadOnlyAdmin):
     lists = {
         (): ("-id",),
+        ("q",): ("-created_at", "-id"),
         ("workflow_id",): ("-created_at", "-id"),  # durable_command_of_workflow
     }
     list_display = (

@@ -18,6 +18,7 @@ from durable.protocol import (
     parse_version,
 )
 from durable.refusals import Reason, Refusal
+from durable.sql import rows
 from durable.sql.clock import read_clock
 from durable.sql.transactions import transactional
 from durable.states import IncarnationStatus
@@ -61,17 +62,8 @@ def register_worker(description: WorkerDescription) -> WorkerRegistration:
     worker_capability_protocol_floor_mismatch, prepared_local_activity_capability_mismatch; changes nothing then.
     """
     check_capabilities(description)
-    existing = (
-        WorkerRegistration.objects.select_for_update()
-        .filter(namespace=description.namespace, worker_id=description.worker_id)
-        .first()
-    )
-    now = read_clock()
-    if existing is not None:
-        _check_fingerprints(existing, description, now)
-    token = secrets.token_hex(16)
-    registration = _registration(description, existing, token, now)
-    registration.save()
+    registration = _insert_or_replace(description, secrets.token_hex(16))
+    token, now = registration.registration_token, registration.registered_at
     WorkerIncarnation.objects.filter(
         namespace=description.namespace, worker_id=description.worker_id, status=IncarnationStatus.ACTIVE
     ).update(status=IncarnationStatus.SUPERSEDED, ended_at=now)
@@ -82,6 +74,22 @@ def register_worker(description: WorkerDescription) -> WorkerRegistration:
         created_at=now,
     )
     return registration
+
+
+def _insert_or_replace(description: WorkerDescription, token: str) -> WorkerRegistration:
+    """The registration, written. Two first ones of an id at the same moment: one inserts, the other replaces it."""
+    of_worker = {"namespace": description.namespace, "worker_id": description.worker_id}
+    for _ in range(3):
+        existing = WorkerRegistration.objects.select_for_update().filter(**of_worker).first()
+        now = read_clock()
+        registration = _registration(description, existing, token, now)
+        if existing is not None:
+            _check_fingerprints(existing, description, now)
+            registration.save()
+            return registration
+        if rows.insert([registration], or_ignore=True):
+            return registration
+    raise AssertionError(f"worker {description.worker_id} is neither registered nor can it be")
 
 
 def _registration(

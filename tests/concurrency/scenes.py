@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from django.utils import timezone
+
 from durable.models import Run, Task
 from durable.operations.recover_lease import recover_lease
 from durable.operations.start_workflow import Started
 from durable.states import TaskKind, TaskStatus
-
 from tests import factories as make
 from tests.factories import Lease
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 from django.utils import timezone
+
 from durable.models import Task
 from durable.sql import claiming, rows
 from durable.sql.claiming import Candidate, Wanted
 from durable.states import TaskKind, TaskStatus
-
 from tests import factories as make
 
 pytestmark = pytest.mark.usefixtures("database")

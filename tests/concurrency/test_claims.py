@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+
 from durable.changes import RunChanges
 from durable.models import Task
 from durable.operations.poll import Leased
 from durable.sql import claiming, locking
 from durable.states import TaskKind
-
 from tests import factories as make
 from tests.concurrency.scenes import open_workflow_tasks, run_with_leased_steps, run_with_ready_task_and_leased_step
 from tests.concurrency.tools import (

@@ -8,12 +8,12 @@ from typing import Any
 from unittest import mock
 
 import pytest
+
 from durable import claims, metrics
 from durable.models import PollReceipt, Task
 from durable.operations.poll import Leased, Nothing
 from durable.sql import claiming
 from durable.states import TaskKind, TaskStatus
-
 from tests import factories as make
 from tests.client import ApiClient
 from tests.concurrency.tools import (

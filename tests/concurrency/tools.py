@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from django.db import connection, transaction
+
 from durable import metrics
 from durable.models import Run
 from durable.sql import locking
@@ -107,10 +108,27 @@ def _gated(target: Any, name: str, *, before: bool, once: bool) -> Iterator[Gate
             gate.open()
 
 
+@contextmanager
+def fails_once(target: Any, name: str) -> Iterator[None]:
+    """The first call of `target.name` raises a fault that nobody foresaw."""
+    original = getattr(target, name)
+    first = threading.Lock()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if first.acquire(blocking=False):
+            raise RuntimeError(f"{name} fails once")
+        return original(*args, **kwargs)
+
+    with mock.patch.object(target, name, call):
+        yield
+
+
 # -- locks -------------------------------------------------------------------------------------------------------------
 
 _BLOCKED = {
-    "postgresql": "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    "postgresql": (
+        "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    ),
     "mysql": (
         "SELECT COUNT(*) FROM information_schema.innodb_trx x JOIN information_schema.processlist p"
         " ON p.id = x.trx_mysql_thread_id WHERE x.trx_state = 'LOCK WAIT' AND p.db = DATABASE()"

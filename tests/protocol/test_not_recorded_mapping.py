@@ -14,7 +14,7 @@ from durable.receipts import NOT_RECORDED_REASONS, not_recorded
 from durable.refusals import Reason, Refusal
 
 from tests import factories as make
-from tests.client import ApiClient
+from tests.client import ApiClient, undocumented
 from tests.protocol import test_not_recorded_receipts as rows
 from tests.protocol.closings import leased_task
 from tests.protocol.reports import REPORTS, send_report
@@ -88,7 +88,7 @@ def test_n7_leaves_reasons_that_no_route_raises_yet_without_a_receipt(
     injected = Refusal(reason, "Injected.", task_id=lease.task_id, workflow_task_attempt=1)  # type: ignore[arg-type]
     module = complete_workflow_task if report == "complete" else fail_workflow_task
 
-    with mock.patch.object(module, "check_workflow_task", return_value=injected):
+    with undocumented(), mock.patch.object(module, "check_workflow_task", return_value=injected):
         response = rows.refused(populated, lease, report)
 
     assert response.plain == {

@@ -345,7 +345,7 @@ def test_gives_a_draining_worker_the_lease_it_holds(populated: ApiClient, kind: 
 @pytest.mark.parametrize("kind", KINDS)
 def test_refuses_to_wait_when_no_more_polls_may(populated: ApiClient, override_durable: Any, kind: str) -> None:
     make.register("w-1")
-    override_durable(LONG_POLL_CAPACITY=0, COUNT_REFUSED_REPORTS=False)
+    override_durable(LONG_POLL_CAPACITY=0)
 
     with nothing_recorded():
         response = poll(populated, kind, timeout_seconds=30, poll_request_id="p-1")

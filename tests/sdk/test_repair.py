@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-from durable_workflow import WorkflowHandle, WorkflowTerminated, workflow
+from typing import Any
 
-from durable.models import Run, Task, WorkerRegistration
+import pytest
+from durable_workflow import PassthroughWorkerInterceptor, Worker, WorkflowHandle, WorkflowTerminated, workflow
+
+from durable.models import Run, Task
 from tests.invariants import check_invariants
 from tests.sdk.session import SdkSession, wait_until
 from tests.sdk.workflows import FIVE_RESULTS, Five, One, Steps, step
@@ -23,11 +25,20 @@ def blocked(run_id: str | None) -> bool:
     return Run.objects.get(id=run_id).blocked_at is not None
 
 
+class Forgetful(PassthroughWorkerInterceptor):
+    """Its worker forgets what it registered for as soon as it is given a task."""
+
+    worker: Worker
+
+    async def execute_workflow_task(self, context: Any, next: Any) -> Any:
+        self.worker.workflows.clear()
+        return await next(context)
+
+
 def block_by_missing_type(sdk: SdkSession) -> WorkflowHandle:
     """A run whose worker promised its type and then turned out not to know it."""
-    with sdk.worker(workflows=[Five], worker_id="forgetful") as worker:
-        wait_until(WorkerRegistration.objects.filter(worker_id="forgetful").exists)
-        worker.workflows.clear()
+    forgetful = Forgetful()
+    with sdk.worker(workflows=[Five], interceptors=[forgetful]) as forgetful.worker:
         handle = sdk.start("five")
         wait_until(lambda: blocked(handle.run_id))
     return handle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from durable.protocol import COOPERATIVE_FLOOR
 from durable.refusals import Reason
 from durable.states import ActivityStatus, AttemptStatus, TaskStatus
-from wire.answer_fields import Answers, Body, Const, Flag, Id, Moment, Nothing, OneWord, Text, Whole
+from wire.answer_fields import Answers, Body, Const, Flag, Id, Moment, Name, Nothing, OneWord, Text, Whole
 from wire.answers import BackendRefused, WorkerRefusal, closed_reason, run_status
 from worker_api.answers.tasks import ActivityDeadlines
 
@@ -41,7 +41,7 @@ class ActivityOwnerMismatch(ActivityTaskRefused):
     """Another worker holds the attempt."""
 
     reason = Const(Reason.LEASE_OWNER_MISMATCH)
-    lease_owner = Text("Who holds it.")
+    lease_owner = Name("Who holds it.")
 
 
 _ATTEMPT: Answers = (ActivityTaskNotFound, AttemptNotFound, TaskMismatch, ActivityOwnerMismatch)
@@ -58,7 +58,7 @@ class _ActivityRunClosed(ActivityTaskRefused):
     activity_status = OneWord(ActivityStatus.values)
     attempt_status = OneWord(AttemptStatus.values)
     task_status = OneWord(TaskStatus.values)
-    lease_owner = Text(null=True)
+    lease_owner = Name(null=True)
     lease_expires_at = Moment(null=True)
 
 
@@ -100,7 +100,7 @@ class ActivityLeaseExpired(ActivityTaskRefused):
 
     reason = Const(Reason.LEASE_EXPIRED)
     task_status = Const("leased")
-    lease_owner = Text()
+    lease_owner = Name()
     lease_expires_at = Moment()
 
 
@@ -161,8 +161,8 @@ class ActivityTaskFailedBefore(_ActivityReportedBefore):
 class _ActivityReportUnavailable(BackendRefused):
     task_id = Text()
     activity_attempt_id = Text("As sent.")
-    lease_owner = Text("As sent.")
-    worker_id = Text("The lease owner.")
+    lease_owner = Name("As sent.")
+    worker_id = Name("The lease owner.")
 
 
 class ActivityCompleteUnavailable(_ActivityReportUnavailable):
@@ -212,7 +212,7 @@ STOP_REASONS = (
 
 
 class _Standing(_OfActivityTask):
-    lease_owner = Text()
+    lease_owner = Name()
     can_continue = Flag("Whether the attempt may go on.")
     cancel_requested = Flag("Whether it should stop because it was cancelled.")
     reason = OneWord(STOP_REASONS, "Why the attempt must stop; null while it may go on.", null=True)
@@ -263,7 +263,7 @@ class ActivityLeaseRenewed(Body):
     activity_execution_id = Id()
     activity_attempt_id = Id()
     attempt_number = Whole(minimum=1)
-    lease_owner = Text()
+    lease_owner = Name()
     lease_renewed = Const(True)
     can_continue = Const(True)
     cancel_requested = Const(False)

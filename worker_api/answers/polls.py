@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from durable.refusals import Reason
-from wire.answer_fields import Answers, Body, Const, Moment, Nothing, OneOf, OneWord, Text, Whole, listed
+from wire.answer_fields import Answers, Body, Const, Moment, Name, Nothing, OneOf, OneWord, Text, Whole, listed
 from wire.answers import BackendUnavailable, Unavailable, WorkerRefusal
 from worker_api.answers.tasks import ClaimedActivityTask, ClaimedWorkflowTask, CompressedWorkflowTask
 from worker_api.answers.workers import WorkerNotRegistered
@@ -45,25 +45,25 @@ class TaskQueueMismatch(WorkerRefusal):
     """The worker is registered for another task queue."""
 
     reason = Const(Reason.TASK_QUEUE_MISMATCH)
-    worker_id = Text()
-    registered_task_queue = Text()
-    requested_task_queue = Text()
+    worker_id = Name()
+    registered_task_queue = Name()
+    requested_task_queue = Name()
 
 
 class BuildIdMismatch(WorkerRefusal):
     """The worker is registered with another build id."""
 
     reason = Const(Reason.BUILD_ID_MISMATCH)
-    worker_id = Text()
-    registered_build_id = Text()
-    requested_build_id = Text()
+    worker_id = Name()
+    registered_build_id = Name()
+    requested_build_id = Name()
 
 
 class StaleWorkerRegistration(WorkerRefusal):
     """The worker was not heard of for too long, or registered anew while this poll was waiting."""
 
     reason = Const(Reason.STALE_WORKER_REGISTRATION)
-    worker_id = Text()
+    worker_id = Name()
 
 
 class _PollConflict(WorkerRefusal):
@@ -104,8 +104,8 @@ class LongPollCapacityExhausted(WorkerRefusal):
     task = Nothing()
     poll_status = Const("long_poll_capacity_exhausted")
     task_kind = OneWord(_TASK_KINDS)
-    task_queue = Text()
-    namespace = Text()
+    task_queue = Name()
+    namespace = Name()
     wait_pool = Const("worker")
     retryable = Const(True)
     retry_after_seconds = Whole("Seconds to wait; also in the `Retry-After` header.", minimum=1, maximum=60)
@@ -118,8 +118,8 @@ class PollLockPressure(Unavailable):
     task = Nothing()
     poll_status = Const("backend_lock_pressure")
     task_kind = OneWord(_TASK_KINDS)
-    task_queue = Text("As sent.")
-    namespace = Text()
+    task_queue = Name("As sent.")
+    namespace = Name()
     request_admitted = Const(False)
 
 
@@ -130,9 +130,9 @@ class PollUnavailable(BackendUnavailable):
     outcome = Const("unknown")
     task = Nothing()
     poll_status = Const("backend_unavailable")
-    task_queue = Text("As sent.")
-    namespace = Text()
-    worker_id = Text("As sent.")
+    task_queue = Name("As sent.")
+    namespace = Name()
+    worker_id = Name("As sent.")
     poll_request_id = Text("As sent.", null=True)
     retry_same_poll_request_id = Const(True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wire.answer_fields import Body, Const, FreeObject, Id, Moment, Nothing, OneWord, Text, Whole, listed
+from wire.answer_fields import Body, Const, FreeObject, Id, Moment, Name, Nothing, OneWord, Text, Whole, listed
 from wire.answers import run_status
 from wire.validation import EnvelopeField
 
@@ -33,27 +33,27 @@ class CompressedPage(_HistoryPage):
 
 
 def _no_context() -> Nothing:
-    """Resume context that other servers fill in; null is always right."""
-    return Nothing()
+    """Resume context that some servers fill in to spare workers a replay."""
+    return Nothing("Resume context; null is always right.")
 
 
 class _WorkflowTask(Body):
     task_id = Id("Names the task in every report.")
     task_kind = Const("workflow")
     workflow_task_attempt = Whole("Counts the task's claims; fences reports of earlier ones.", minimum=1)
-    workflow_id = Text()
+    workflow_id = Name(maxLength=128)
     run_id = Id()
-    workflow_type = Text("Which workflow code to run.")
-    namespace = Text()
-    task_queue = Text()
+    workflow_type = Name("Which workflow code to run.")
+    namespace = Name()
+    task_queue = Name()
     payload_codec = Const("avro")
     arguments = EnvelopeField(help_text="The run's input.", allow_null=True)
-    lease_owner = Text("The worker that holds the lease.")
+    lease_owner = Name("The worker that holds the lease.")
     lease_expires_at = Moment()
     total_history_events = Whole("Events this claim may see; later ones belong to a later claim.", minimum=1)
     last_history_sequence = Whole("The newest of them.", minimum=1)
     run_status = run_status()
-    compatibility = Text("The build id the run is pinned to.", null=True)
+    compatibility = Name("The build id the run is pinned to.", null=True)
     cancel_requested = Const(False)
     sticky_replay_mode = Const("cold_replay")
     connection = _no_context()
@@ -117,17 +117,17 @@ class ClaimedActivityTask(Body):
     task_kind = Const("activity")
     activity_attempt_id = Id("Names this attempt; fences reports of earlier ones.")
     activity_execution_id = Id("The step, the same for all its attempts.")
-    activity_type = Text("Which activity code to run.")
+    activity_type = Name("Which activity code to run.")
     attempt_number = Whole(minimum=1)
     idempotency_key = Text("The same for all attempts of the step.")
-    workflow_id = Text()
+    workflow_id = Name(maxLength=128)
     run_id = Id()
-    workflow_type = Text()
-    namespace = Text()
-    task_queue = Text()
+    workflow_type = Name()
+    namespace = Name()
+    task_queue = Name()
     payload_codec = Const("avro")
     arguments = EnvelopeField(help_text="A list of arguments.")
-    lease_owner = Text("The worker that holds the lease.")
+    lease_owner = Name("The worker that holds the lease.")
     lease_expires_at = Moment("At most 24 hours after `server_time`.")
     connection = Nothing()
     retry_policy = RetryPolicy(required=False, help_text="Left out when the step has neither policy nor time-outs.")

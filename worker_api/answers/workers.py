@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from durable.refusals import Reason
-from wire.answer_fields import Answers, Body, Const, Nothing, OneWord, Text, Whole, listed
+from wire.answer_fields import Answers, Body, Const, Name, Nothing, OneWord, Text, Whole, listed
 from wire.answers import BackendRefused, WorkerRefusal
 from worker_api.requests import RUNTIMES, ManifestField
 
@@ -12,13 +12,13 @@ class WorkerRegistered(Body):
     """The worker is registered as a new incarnation of its id; existing leases were not touched."""
 
     http_status = 201
-    worker_id = Text("As sent, or a new one.")
+    worker_id = Name("As sent, or a new one.")
     registered = Const(True)
     registration_token = Text("Names this incarnation when it deregisters.", pattern="^[0-9a-f]{32}$")
-    namespace = Text()
-    task_queue = Text()
+    namespace = Name()
+    task_queue = Name()
     runtime = OneWord(RUNTIMES)
-    build_id = Text(null=True)
+    build_id = Name(null=True)
     capabilities = listed(Text(), "As stored.")
     capability_manifest = ManifestField(help_text="As stored.")
     status = OneWord(("active", "draining"), "A draining worker is leased nothing more.")
@@ -70,14 +70,14 @@ class RegisterUnavailable(BackendRefused):
     """The registration may or may not have happened; sent again, it makes a new incarnation."""
 
     operation = Const("register_worker")
-    worker_id = Text("As sent.", null=True)
-    task_queue = Text("As sent.")
+    worker_id = Name("As sent.", null=True)
+    task_queue = Name("As sent.")
 
 
 class WorkerHeartbeatRecorded(Body):
     """The worker is known to live. Its task leases are not renewed by this."""
 
-    worker_id = Text()
+    worker_id = Name()
     acknowledged = Const(True)
     heartbeat_recorded = Const(True)
     heartbeat_interval_seconds = Whole("How often to send a worker heartbeat.", minimum=1)
@@ -89,21 +89,21 @@ class WorkerNotRegistered(WorkerRefusal):
     """There is no registration of this worker id in the namespace."""
 
     reason = Const(Reason.WORKER_NOT_REGISTERED)
-    worker_id = Text()
+    worker_id = Name()
 
 
 class WorkerHeartbeatUnavailable(BackendRefused):
     """The heartbeat may or may not have been recorded; the next one will do."""
 
     operation = Const("heartbeat_worker")
-    worker_id = Text("As sent.")
+    worker_id = Name("As sent.")
     task_queue = Nothing()
 
 
 class WorkerDeregistered(Body):
     """The registration is gone, and its workflow task leases have ended; activity leases run out by themselves."""
 
-    worker_id = Text()
+    worker_id = Name()
     outcome = Const("deregistered")
     recovered_workflow_task_count = Whole("Workflow tasks that became available again.", minimum=0)
 

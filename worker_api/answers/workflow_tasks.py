@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from durable.refusals import Reason
 from durable.states import TaskStatus
-from wire.answer_fields import Answers, Body, Const, Flag, Id, Moment, Nothing, OneWord, Text, Whole, listed
+from wire.answer_fields import Answers, Body, Const, Flag, Id, Moment, Name, Nothing, OneWord, Text, Whole, listed
 from wire.answers import BackendRefused, WorkerRefusal, closed_reason, run_status
 from worker_api.answers.tasks import CompressedPage, PlainPage
 
@@ -36,7 +36,7 @@ class WorkflowTaskLeaseExpired(WorkflowTaskRefused):
 
     reason = Const(Reason.LEASE_EXPIRED)
     task_status = Const("leased")
-    lease_owner = Text()
+    lease_owner = Name()
     lease_expires_at = Moment()
 
 
@@ -44,7 +44,7 @@ class WorkflowTaskOwnerMismatch(WorkflowTaskRefused):
     """Another worker holds the lease."""
 
     reason = Const(Reason.LEASE_OWNER_MISMATCH)
-    lease_owner = Text("Who holds it.")
+    lease_owner = Name("Who holds it.")
 
 
 class WorkflowTaskAttemptMismatch(WorkflowTaskRefused):
@@ -65,7 +65,7 @@ class WorkflowTaskRunClosed(WorkflowTaskRefused):
     run_closed_reason = closed_reason(null=False)
     run_closed_at = Moment()
     task_status = OneWord(TaskStatus.values)
-    lease_owner = Text(null=True)
+    lease_owner = Name(null=True)
     lease_expires_at = Moment(null=True)
 
 
@@ -150,8 +150,8 @@ class WorkerCapabilityNotSupported(WorkerRefusal):
 
 class _WorkflowReportUnavailable(BackendRefused):
     task_id = Text()
-    lease_owner = Text("As sent.")
-    worker_id = Text("The lease owner.")
+    lease_owner = Name("As sent.")
+    worker_id = Name("The lease owner.")
     workflow_task_attempt = Whole("As sent; decimal digits stay text.", type=["integer", "string"])
 
 
@@ -214,7 +214,7 @@ FAIL: Answers = (WorkflowTaskFailed, WorkflowTaskWaiting, *_REPORT_GUARD, Workfl
 class WorkflowTaskRenewed(_OfWorkflowTask):
     """The lease has its full length again, from now."""
 
-    lease_owner = Text()
+    lease_owner = Name()
     renewed = Const(True)
     lease_expires_at = Moment("Never earlier than before.")
     run_status = run_status()

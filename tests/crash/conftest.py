@@ -1,0 +1,21 @@
+"""What crash tests share: the process that forks children which die."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.crash.dying import ForkServer
+from tests.server import ROOT, ServerProcess
+
+
+@pytest.fixture(scope="module")
+def forks(django_db_setup: None, django_db_blocker: Any) -> Iterator[ForkServer]:
+    """Children with Django loaded, on this test's database."""
+    with django_db_blocker.unblock():
+        environment = ServerProcess().environment()
+    server = ForkServer(environment, str(ROOT))
+    yield server
+    server.close()
