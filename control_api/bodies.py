@@ -31,7 +31,6 @@ def run_item(run: Run) -> dict[str, Any]:
         "started_at": stamp(run.started_at or run.created_at),
         "closed_at": stamp(run.closed_at),
         "last_progress_at": stamp(run.last_progress_at),
-        "memo": run.memo or {},
         "search_attributes": run.search_attributes or {},
     }
 
@@ -44,7 +43,7 @@ def run_body(description: RunDescription) -> dict[str, Any]:
     commands_open = is_open and description.is_current
     return {
         **run_item(run),
-        "status": "running" if description.is_running else run.status,
+        "memo": run.memo or {},
         "run_count": description.run_count,
         "is_current_run": description.is_current,
         "execution_timeout_seconds": run.execution_timeout_seconds,

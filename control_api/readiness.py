@@ -1,4 +1,4 @@
-"""What `/api/ready` looks at (docs/protocol/control-plane.md 5.2; field case 7)."""
+"""What `/api/ready` looks at (docs/protocol/control-plane.md 5.2)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def read_readiness(remote: RemoteHints | None) -> Readiness:
     swept = UpkeepPass.objects.filter(duty="recover_leases").first()
     age = now - swept.last_success_at if swept and swept.last_success_at else None
     checks["sweep_last_success_age_seconds"] = None if age is None else round(age.total_seconds(), 3)
-    checks["upkeep"] = "late" if overdue > MOST_OVERDUE else "ok"
+    # Every process sweeps, so an old last success is this process's trouble too; none at all means it just began.
+    is_late = overdue > MOST_OVERDUE or (age is not None and age > MOST_OVERDUE)
+    checks["upkeep"] = "late" if is_late else "ok"
     checks["namespaces"] = "ok" if Namespace.objects.exists() else "none"
     checks["wakeups"] = "local" if remote is None else "ok" if remote.is_connected else "degraded"
     return Readiness(is_ready=checks["upkeep"] == "ok" and checks["namespaces"] == "ok", checks=checks)

@@ -16,7 +16,7 @@ OLDEST_MARIADB = (10, 6)
 
 @register("durable")
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """Time-outs and leases must fit together (field case 51)."""
+    """Time-outs and leases must fit together."""
     current = conf.current()
     errors: list[CheckMessage] = []
     if current.long_poll_seconds > current.long_poll_max_seconds:

@@ -26,6 +26,9 @@ from durable.states import AttemptStatus, TaskKind, TaskStatus
 from durable.task_bodies import task_body
 from durable.wakeups.hints import QueueKey
 
+# How far a process's clock may be behind the database's without a receipt going too early.
+_MOST_SKEW_SECONDS = 60
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollRequest:
@@ -217,7 +220,7 @@ def _reserve(request: PollRequest, candidate: Candidate, attempt_id: str | None)
         return None
     settings = conf.current()
     lease = _lease_seconds(request.kind)
-    # The process's clock will do: a receipt's age is minutes, and pruning asks whether the lease lives.
+    # The process's clock will do, with a margin: a receipt's age is minutes, and pruning asks whether the lease lives.
     now = timezone.now()
     receipt = PollReceipt(
         id=request.receipt_id,
@@ -230,7 +233,7 @@ def _reserve(request: PollRequest, candidate: Candidate, attempt_id: str | None)
         attempt_number=candidate.attempt_count + 1,
         activity_attempt_id=attempt_id,
         created_at=now,
-        expires_at=now + timedelta(seconds=max(lease, settings.poll_receipt_seconds)),
+        expires_at=now + timedelta(seconds=max(lease, settings.poll_receipt_seconds) + _MOST_SKEW_SECONDS),
     )
     if not claiming.reserve_receipt(receipt):
         raise Refusal(Reason.POLL_REQUEST_BUSY, "Another request with this poll request id is being served.")

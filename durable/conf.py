@@ -44,10 +44,13 @@ class DurableSettings:
     count_refused_reports: bool = True
     refused_report_rows_per_task: int = 20
     refused_report_rows_per_namespace: int = 10_000
+    # Registrations of workers that were not heard of for this long are removed.
+    worker_forgotten_after_seconds: int = 7 * 86_400
     refused_report_retention_seconds: int = 14 * 86_400
     upkeep_interval_seconds: float = 0.5
     upkeep_leader_seconds: int = 5
-    upkeep_batch_size: int = 100
+    # Rows one pass of a sweep takes; on SQLite it holds the only writer for as long.
+    upkeep_batch_size: int = 25
     prune_batch_size: int = 500
     # Back-off of a failing workflow task: min(maximum, 2^(n-1)) seconds from the second failure on.
     workflow_task_backoff_max_seconds: int = 60

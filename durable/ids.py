@@ -15,6 +15,11 @@ _PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
 ID_LENGTH = 26
 
 
+def is_id(text: str) -> bool:
+    """Whether a text can be an id at all; what cannot (control characters, too long) is simply not found."""
+    return 0 < len(text) <= 255 and not any(ord(char) < 32 or ord(char) == 127 for char in text)
+
+
 def new_id() -> str:
     """A fresh ULID: 48 bits of Unix milliseconds, then 80 random bits."""
     number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")

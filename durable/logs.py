@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from typing import Any
 
 import structlog
 
 BOUND = ("request_id", "namespace", "workflow_id", "run_id", "task_id", "worker_id")
+
+
+def traceback_without_values(error: BaseException) -> str:
+    """Where an error came from, without its text: a database's message may quote the row it is about."""
+    return "".join(traceback.format_tb(error.__traceback__))
 
 
 def bind(**ids: str | None) -> None:

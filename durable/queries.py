@@ -12,20 +12,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q, QuerySet
-from django.db.models.functions import Left
-
 from durable.history.pages import decode_token, encode_token
 from durable.history.times import stamp
+from durable.ids import is_id
 from durable.models import HistoryEvent, Run, Task, Workflow, WorkflowCommand
 from durable.refusals import Reason, Refusal, invalid
+from durable.sql import listing
 from durable.sql.history import StoredEvent, read_page
-from durable.sql.rows import aware, vendor
+from durable.sql.rows import aware
 from durable.states import STATUS_BUCKETS, TaskStatus
 
 _LIST_COLUMNS = (
     "id", "namespace", "workflow_id", "run_number", "workflow_type", "business_key", "status", "closed_reason",
-    "task_queue", "build_id", "created_at", "started_at", "closed_at", "last_progress_at", "search_attributes", "memo",
+    "task_queue", "build_id", "created_at", "started_at", "closed_at", "last_progress_at", "search_attributes",
 )  # fmt: skip
 
 
@@ -43,24 +42,23 @@ def list_runs(
 ) -> RunList:  # fmt: skip
     """Runs of a namespace, one row a run, by keyset. `status` is a bucket; `search` the beginning of a workflow id.
 
-    First the keys of the page, which an index holds in this order, then the rows by key: asked for both at once,
-    MariaDB walks from the newest run to the page. Each status is a query of its own, because two of them are no longer
-    in the index's order. Refuses validation_failed for a status that is no bucket or a token that is not ours.
+    Refuses validation_failed for a status that is no bucket or a token that is not ours.
     """
     if status and status not in STATUS_BUCKETS:
         raise invalid({"status": [f"This must be one of: {', '.join(STATUS_BUCKETS)}."]})
-    runs = Run.objects.filter(namespace=namespace)
-    if workflow_type:
-        runs = runs.filter(workflow_type=workflow_type)
-    if search:
-        runs = _beginning_with(runs, search)
-    if page_token:
-        created_at, run_id = _read_list_token(page_token)
-        # The first condition is what an index can begin at; the second only settles what it leaves.
-        before = Q(created_at__lt=created_at) | Q(created_at=created_at, id__lt=run_id)
-        runs = runs.filter(created_at__lte=created_at).filter(before)
-    parts = [runs.filter(status=one) for one in STATUS_BUCKETS[status]] if status else [runs]
-    keys = [key for part in parts for key in _newest(part, page_size + 1)]
+    before = _read_list_token(page_token) if page_token else None
+    found = listing.run_ids_beginning_with(search, _MOST_SEARCHED + 1) if search else []
+    keys: list[listing.Key] = []
+    for one in STATUS_BUCKETS[status] if status else (None,):
+        if search and len(found) <= _MOST_SEARCHED:
+            keys += listing.newest_of(
+                found, namespace, workflow_type=workflow_type, status=one, before=before, count=page_size + 1
+            )
+        else:
+            keys += listing.newest_runs(
+                namespace, workflow_type=workflow_type, status=one, begins_with=search, before=before,
+                count=page_size + 1,
+            )  # fmt: skip
     keys.sort(reverse=True)
     rows = Run.objects.only(*_LIST_COLUMNS).in_bulk([run_id for _, run_id in keys[:page_size]])
     return RunList(
@@ -69,24 +67,8 @@ def list_runs(
     )
 
 
-def _newest(runs: QuerySet[Run], count: int) -> list[tuple[datetime, str]]:
-    return list(runs.order_by("-created_at", "-id").values_list("created_at", "id")[:count])
-
-
 # A search that matches at most this many runs is answered from them; a wider one from the list, newest first.
 _MOST_SEARCHED = 1000
-
-
-def _beginning_with(runs: QuerySet[Run], search: str) -> QuerySet[Run]:
-    """Runs whose workflow id begins with a text, exactly: ids are plain ASCII, so the range ends at its last sign."""
-    in_order = Run.objects.filter(workflow_id__gte=search, workflow_id__lt=search + "\x7f")
-    ids = list(in_order.order_by("workflow_id", "run_number").values_list("id", flat=True)[: _MOST_SEARCHED + 1])
-    if len(ids) <= _MOST_SEARCHED:
-        return runs.filter(id__in=ids)
-    # Not as a range again, or everything that matches would be sorted. LIKE is exact everywhere but on SQLite.
-    if vendor() == "sqlite":
-        return runs.alias(beginning=Left("workflow_id", len(search))).filter(beginning=search)
-    return runs.filter(workflow_id__startswith=search)
 
 
 def _list_token(created_at: datetime, run_id: str) -> str:
@@ -125,11 +107,6 @@ def find_workflow(namespace: str, workflow_id: str) -> Workflow:
             Reason.INSTANCE_NOT_FOUND, "There is no such workflow in this namespace.", workflow_id=workflow_id
         )
     return found
-
-
-def is_id(text: str) -> bool:
-    """Whether a text can be an id at all; what cannot is simply not found."""
-    return 0 < len(text) <= 255 and text.isprintable()
 
 
 def find_run(workflow: Workflow, run_id: str | None) -> Run:

@@ -7,7 +7,7 @@ A refusal rolls back whatever its transaction touched and becomes the documented
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 
 class Reason(StrEnum):
@@ -106,10 +106,12 @@ class Refusal(Exception):
         self.reason = reason
         self.message = message
         self.fields = fields
+        self.kind = _KINDS.get(reason, Kind.CONFLICT)
 
-    @property
-    def kind(self) -> Kind:
-        return _KINDS.get(self.reason, Kind.CONFLICT)
+    def as_kind(self, kind: Kind) -> Self:
+        """The same refusal where its reason is another kind of no than usual."""
+        self.kind = kind
+        return self
 
 
 def invalid(errors: dict[str, list[str]], message: str = "The request is not valid.") -> Refusal:

@@ -21,6 +21,7 @@ import structlog
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 
+from durable.sql.transactions import stop_retrying
 from durable.upkeep.loop import UpkeepLoop
 from durable.wakeups.runtime import Runtime
 from wire.asgi import ApiHandler
@@ -89,6 +90,7 @@ def _end_polls_on(*signals: signal.Signals) -> None:
 
         def handle(received: int, frame: FrameType | None, before: Any = before) -> None:
             hub.close()
+            stop_retrying()
             if callable(before):
                 before(received, frame)
 

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import include, path
+from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from control_api.views.discovery import MetricsView, UnknownRouteView, UnknownWorkerRouteView
 from wire.schema import Document, build_document
@@ -82,3 +84,11 @@ def _as_json(name: str) -> bytes:
 def serve_schema(request: HttpRequest, name: str) -> HttpResponse:
     """`GET /api/schema/<name>`: the document as JSON."""
     return HttpResponse(_as_json(name), content_type="application/json")
+
+
+def show_schema(name: str) -> Callable[..., HttpResponseBase]:
+    """The view behind `GET /api/docs/<name>`: the document in Swagger UI, whose files this server serves itself."""
+    view: Callable[..., HttpResponseBase] = SpectacularSwaggerSplitView.as_view(
+        url_name=f"schema-{name}", title=_DOCUMENTS[name].title, template_name="server/api_docs.html"
+    )
+    return view

@@ -5,16 +5,15 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from control_api.views.discovery import MetricsView, UnknownRouteView
-from server.schemas import serve_schema
+from server.schemas import serve_schema, show_schema
 
 urlpatterns = [
     path("metrics", MetricsView.as_view()),
     path("api/docs", RedirectView.as_view(pattern_name="docs-worker"), name="docs"),
-    path("api/docs/worker", SpectacularSwaggerSplitView.as_view(url_name="schema-worker"), name="docs-worker"),
-    path("api/docs/control", SpectacularSwaggerSplitView.as_view(url_name="schema-control"), name="docs-control"),
+    path("api/docs/worker", show_schema("worker"), name="docs-worker"),
+    path("api/docs/control", show_schema("control"), name="docs-control"),
     path("api/schema/worker", serve_schema, {"name": "worker"}, name="schema-worker"),
     path("api/schema/control", serve_schema, {"name": "control"}, name="schema-control"),
     path("api/worker/", include("worker_api.urls")),

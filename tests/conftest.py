@@ -15,6 +15,7 @@ from django.db import connection, transaction
 from django.test.utils import setup_databases, teardown_databases
 
 from tests.client import ApiClient, exchange_checks, response_checks
+from tests.clock import EngineClock, engine_clock_in_hand
 from tests.envelopes import check_envelope
 from tests.openapi import check_exchange
 from tests.server import ServerProcess
@@ -30,7 +31,7 @@ exchange_checks.append(check_exchange)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a database, so that the other databases run only that."""
     for item in items:
-        if {"database", "api", "server"} & set(getattr(item, "fixturenames", ())):
+        if {"database", "clock", "api", "server"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.database)
 
 
@@ -95,6 +96,14 @@ def override_durable() -> Iterator[Any]:
     yield override
     for change in reversed(active):
         change.disable()
+
+
+@pytest.fixture
+def clock(database: None, override_durable: Any) -> Iterator[EngineClock]:
+    """The engine's clock stands still until the test turns it forward; no worker goes stale over it."""
+    override_durable(WORKER_STALE_AFTER_SECONDS=10**8)
+    with engine_clock_in_hand() as hand:
+        yield hand
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from durable.operations.fail_activity import ActivityFailure, fail_activity
 from durable.operations.fail_workflow_task import TaskFailure, WorkflowTaskFailed, fail_workflow_task
 from durable.operations.poll import Leased, Nothing, Ready
 from durable.operations.register_worker import WorkerDescription, register_worker
-from durable.operations.start_workflow import Principal, Started, StartRequest, start_workflow
-from durable.operations.stop_workflow import WorkflowTarget
+from durable.operations.start_workflow import Started, StartRequest, start_workflow
+from durable.principals import Principal
+from durable.workflow_commands import WorkflowTarget
 from durable.protocol import SERVED
 from durable.receipts import Report
 from durable.states import TaskKind

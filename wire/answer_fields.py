@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from rest_framework import serializers
 
+from durable.refusals import Kind
 from wire.validation import Described
 
 
@@ -17,6 +18,8 @@ class Body(serializers.Serializer[Any]):
 
     # The status it is sent with. A refusal's comes from its reason instead (wire/answers.py).
     http_status: ClassVar[int] = 200
+    # Set where a refusal's reason is another kind of no than usual.
+    refusal_kind: ClassVar[Kind | None] = None
     media_type: ClassVar[str] = "application/json"
     # Put before the name of a body that this one is an envelope of.
     prefix: ClassVar[str] = ""

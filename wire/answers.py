@@ -40,7 +40,7 @@ def status_of(answer: type[Body]) -> int:
     """The status an answer is sent with: its own, or the one that the table of errors gives its reason."""
     reason = answer().fields.get("reason")
     if isinstance(reason, Const) and isinstance(reason.value, Reason):
-        return STATUS_OF_KIND[Refusal(reason.value, "").kind]
+        return STATUS_OF_KIND[answer.refusal_kind or Refusal(reason.value, "").kind]
     return answer.http_status
 
 

@@ -17,7 +17,7 @@ from django.conf import settings
 from django.http import HttpRequest
 from rest_framework.permissions import BasePermission
 
-from durable.operations.start_workflow import Principal
+from durable.principals import Principal
 from durable.sql.pool import Work
 from wire.errors import HttpError
 from wire.models import EVERY_NAMESPACE, ROLES

@@ -11,8 +11,7 @@ from django.http import HttpRequest
 from durable import conf
 from wire.errors import HttpError
 
-
-# Far below the interpreter's limit: what is stored must be readable from any depth of its stack, an admin page included.
+# Far below the interpreter's limit: what is stored must be readable from any depth of its stack, an admin page's too.
 MOST_NESTED = 200
 
 

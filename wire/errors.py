@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import Error
 
 from durable import metrics
 from durable.refusals import Kind, Reason, Refusal
@@ -57,9 +57,9 @@ def answer_for(error: Exception, *, says_error: bool) -> ErrorAnswer | None:
     if isinstance(error, Refusal):
         metrics.REFUSALS.labels(reason=error.reason).inc()
         return _refusal_answer(error, says_error=says_error)
-    if isinstance(error, PoolBusyError) or (isinstance(error, DatabaseError) and is_lock_pressure(error)):
+    if isinstance(error, PoolBusyError) or (isinstance(error, Error) and is_lock_pressure(error)):
         return _unavailable("backend_lock_pressure", "The database is busy; nothing was changed.")
-    if isinstance(error, DatabaseError) and is_backend_lost(error):
+    if isinstance(error, Error) and is_backend_lost(error):
         return _unavailable("backend_unavailable", "The database cannot be reached; the outcome is unknown.")
     return None
 

@@ -60,7 +60,7 @@ def hash_secret(secret: str) -> str:
 def split_prefix(token: str) -> str | None:
     """The lookup prefix of a token of ours; None for any other text."""
     parts = token.split("_", 2)
-    return parts[1] if len(parts) == 3 and parts[0] == _MARK and len(parts[1]) <= 12 else None
+    return parts[1] if len(parts) == 3 and parts[0] == _MARK and len(parts[1]) <= 12 and parts[1].isalnum() else None
 
 
 def new_secret() -> tuple[str, str]:

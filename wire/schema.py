@@ -278,10 +278,9 @@ _NAMESPACE_PARAMETERS = [
 _WORKER_HEADERS = [
     OpenApiParameter(
         WORKER_HEADER,
-        str,
+        {"type": "string", "pattern": r"^\s*[0-9]+\.[0-9]+\s*$", "examples": [str(SERVED)]},
         OpenApiParameter.HEADER,
         required=True,
-        pattern=r"^\s*[0-9]+\.[0-9]+\s*$",
         description=f"The protocol version the worker speaks: `{SERVED.major}.N`, at most `{SERVED}`.",
     ),
     OpenApiParameter(

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.utils import timezone
 
+from durable.ids import is_id
 from durable.models import Namespace
 from durable.sql.rows import Columns, fetch_one
 from wire.models import (
@@ -79,7 +80,7 @@ def find_access(secret: str, namespace: str) -> Access | None:
         f"SELECT (SELECT 1 FROM {Namespace._meta.db_table} n WHERE n.name = %s), {_TOKEN.sql}"
         f" FROM (SELECT 1 AS one) o LEFT JOIN {ApiToken._meta.db_table} k ON k.prefix = %s"
     )
-    row = fetch_one(sql, (namespace, prefix or ""))
+    row = fetch_one(sql, (namespace if is_id(namespace) else "", prefix or ""))
     token = _TOKEN.decode_joined(row, 1)
     now = timezone.now()
     if token is None or not hmac.compare_digest(token.secret_hash, hash_secret(secret)) or not token.is_live(now):
@@ -96,7 +97,7 @@ def find_access(secret: str, namespace: str) -> Access | None:
 
 def namespace_exists(namespace: str) -> bool:
     """Whether a namespace is there."""
-    return Namespace.objects.filter(name=namespace).exists()
+    return is_id(namespace) and Namespace.objects.filter(name=namespace).exists()
 
 
 def note_use(token_id: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -109,7 +109,8 @@ class ApiView(APIView):
         logs.bind(request_id=request_id, **{name: path.get(name) for name in ("workflow_id", "run_id", "task_id")})
         call = None
         try:
-            call = await self._admit(request)
+            call = self._read(request)
+            call = await self._admit(call)
             handler = self._handler(request)
             answer = await handler(call, **path)
         except Exception as error:
@@ -130,21 +131,26 @@ class ApiView(APIView):
             ms=round(seconds * 1000, 1),
         )
 
-    async def _admit(self, request: HttpRequest) -> Call:
+    def _read(self, request: HttpRequest) -> Call:
+        """The request before anything is known of its caller: what even a 503 repeats."""
         body = read_json(request)
-        roles = ROUTE_ROLES[self.route]
+        return Call(
+            request=request, access=_NOBODY, namespace=_named_namespace(request) or "", version=SERVED, body=body
+        )
+
+    async def _admit(self, call: Call) -> Call:
+        request, roles = call.request, ROUTE_ROLES[self.route]
         if roles is OPEN:
-            return Call(request=request, access=_NOBODY, namespace="", version=SERVED, body=body)
-        namespace = _named_namespace(request)
-        access = await authenticate(request, namespace or "")
+            return call
+        access = await authenticate(request, call.namespace)
         check_role(access, roles)
         version = self.check_version(request)
-        if namespace is None:
+        if not call.namespace:
             raise HttpError(400, "invalid_namespace", "The namespace must be one name.")
         if self.needs_namespace():
-            check_namespace(access, namespace)
-        logs.bind(namespace=namespace)
-        return Call(request=request, access=access, namespace=namespace, version=version, body=body)
+            check_namespace(access, call.namespace)
+        logs.bind(namespace=call.namespace)
+        return replace(call, access=access, version=version)
 
     def _handler(self, request: HttpRequest) -> Any:
         method = (request.method or "").lower()
@@ -157,7 +163,12 @@ class ApiView(APIView):
         answer = errors.answer_for(error, says_error=self.says_error)
         if answer is None:
             metrics.FAULTS.inc()
-            log.exception("fault", route=self.route, error=type(error).__name__)
+            log.error(
+                "fault",
+                route=self.route,
+                error=type(error).__name__,
+                traceback=logs.traceback_without_values(error),
+            )
             answer = errors.fault_answer()
         elif answer.status == 503 and call is not None:
             answer = self.unavailable(answer, call, path)

@@ -12,6 +12,7 @@ from worker_api.command_bodies import COMMANDS
 
 RUNTIMES = ("php", "python", "rust", "typescript", "go", "java", "external")
 MOST_TYPES = 1000
+MOST_PROGRESS_DETAILS = 20
 TASK_SLOTS = {
     "workflow_available": "workflow tasks",
     "activity_available": "activity tasks",
@@ -359,4 +360,6 @@ class ActivityHeartbeatRequest(ActivityTaskFence):
     def validate_details(self, value: Any) -> Any:
         if value is not None and not isinstance(value, (dict, list)):
             raise serializers.ValidationError("This must be an object or a list.")
+        if value is not None and len(value) > MOST_PROGRESS_DETAILS:
+            raise serializers.ValidationError(f"At most {MOST_PROGRESS_DETAILS} entries are allowed.")
         return value

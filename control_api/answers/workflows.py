@@ -20,7 +20,7 @@ from wire.answer_fields import (
     Whole,
     listed,
 )
-from wire.answers import RUN_STATUSES, ControlRefusal, closed_reason, run_status
+from wire.answers import ControlRefusal, closed_reason, run_status
 from wire.validation import EnvelopeField
 
 
@@ -58,7 +58,6 @@ class RunItem(Body):
     started_at = Moment("When a worker first took the run; until then, when it was made.")
     closed_at = Moment(null=True)
     last_progress_at = Moment()
-    memo = FreeObject("As the caller gave it at the start.")
     search_attributes = FreeObject("By name: a scalar or a list of strings, as the caller gave them.")
 
 
@@ -99,7 +98,7 @@ class RunActions(Body):
 class DescribedRun(RunItem):
     """Everything about one run."""
 
-    status = OneWord(RUN_STATUSES, "`running` while a worker has the run's workflow task.")
+    memo = FreeObject("As the caller gave it at the start; lists leave it out.")
     run_count = Whole("Runs of the workflow so far.", minimum=1)
     is_current_run = Flag()
     execution_timeout_seconds = Whole("For all runs of the workflow.", null=True, minimum=1)

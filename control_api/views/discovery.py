@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import DatabaseError, connection
+from django.db import Error, connection
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
@@ -152,7 +152,7 @@ class HealthView(ApiView):
     async def get(self, call: Call) -> Answer:
         try:
             await runtime().pool.run(Work.READ, _ping)
-        except (DatabaseError, PoolBusyError):
+        except (Error, PoolBusyError):
             return _health("degraded", {"database": "unavailable"}, status=503)
         return _health("serving", {"database": "ok"}, status=200)
 
@@ -166,7 +166,7 @@ class ReadyView(ApiView):
     async def get(self, call: Call) -> Answer:
         try:
             readiness = await runtime().pool.run(Work.READ, read_readiness, runtime().remote)
-        except (DatabaseError, PoolBusyError):
+        except (Error, PoolBusyError):
             return _health("not_ready", {"database": "unavailable"}, status=503)
         return _health(
             "ready" if readiness.is_ready else "not_ready", readiness.checks, status=200 if readiness.is_ready else 503

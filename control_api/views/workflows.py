@@ -14,13 +14,9 @@ from durable import conf, logs, queries
 from durable.commands.activities import EMPTY_LIST
 from durable.operations.repair_workflow import repair_workflow
 from durable.operations.start_workflow import StartRequest, start_workflow
-from durable.operations.stop_workflow import (
-    CommandAccepted,
-    WorkflowTarget,
-    cancel_workflow,
-    terminate_workflow,
-)
+from durable.operations.stop_workflow import cancel_workflow, terminate_workflow
 from durable.sql.pool import Work
+from durable.workflow_commands import CommandAccepted, WorkflowTarget
 from wire.auth import principal_of
 from wire.process import runtime
 from wire.views import Answer, Call, ControlView

@@ -113,7 +113,7 @@ def envelope_bytes(value: dict[str, Any] | None) -> int:
 
 def time_out_faults(fields: Fields, *, schedule_to_start: int | None, start_to_close: int | None,
                     schedule_to_close: int | None, heartbeat: int | None) -> None:  # fmt: skip
-    """Time-outs that contradict each other are refused with both numbers (field case 51)."""
+    """Time-outs that contradict each other are refused with both numbers."""
     for name, shorter, longer_name, longer in (
         ("heartbeat_timeout", heartbeat, "start_to_close_timeout", start_to_close),
         ("start_to_close_timeout", start_to_close, "schedule_to_close_timeout", schedule_to_close),

@@ -26,6 +26,7 @@ TIMEOUT_KINDS = ("start_to_close", "schedule_to_close", "heartbeat")
 RETRY_REASONS = ("failure", "timeout", "cold_replay")
 MOST_ATTEMPTS = 100
 MOST_HEARTBEATS = 1000
+MOST_MS = 315_360_000_000  # ten years: moments counted back from it are still moments
 
 _ATTEMPT_STATUS = {
     "completed": AttemptStatus.COMPLETED,
@@ -147,7 +148,7 @@ def _read_attempt(entry: Fields, number: int, *, is_last: bool, outcome: str, po
     return LocalAttempt(
         attempt_id=entry.text("attempt_id", required=True) or "",
         outcome=ended,
-        duration_ms=entry.whole("duration_ms", least=0, most=10**12, required=True) or 0,
+        duration_ms=entry.whole("duration_ms", least=0, most=MOST_MS, required=True) or 0,
         heartbeats=_read_heartbeats(entry),
         failure=_attempt_failure(entry, ended),
         retry_reason=reason,
@@ -175,10 +176,8 @@ def _read_heartbeats(entry: Fields) -> list[dict[str, Any]]:
         entry.fault("heartbeats", "This must be a list of objects.")
         return []
     elapsed = [beat.get("elapsed_ms") for beat in raw]
-    if not all(isinstance(ms, int) and not isinstance(ms, bool) and ms >= 0 for ms in elapsed) or elapsed != sorted(
-        elapsed
-    ):
-        entry.fault("heartbeats", "elapsed_ms must be whole milliseconds that never decrease.")
+    if not all(type(ms) is int and 0 <= ms <= MOST_MS for ms in elapsed) or elapsed != sorted(elapsed):
+        entry.fault("heartbeats", "elapsed_ms must be whole milliseconds, at most ten years, that never decrease.")
         return []
     return list(raw)
 

@@ -10,6 +10,7 @@ from durable.commands.fields import Fields, envelope_bytes
 from durable.commands.registry import CommandType, register
 from durable.history import events
 from durable.ids import new_id
+from durable.models import ActivityExecution
 from durable.states import ClosedReason, RunStatus
 
 
@@ -65,9 +66,18 @@ def _validate_fail(fields: Fields) -> FailWorkflow | None:
     )
 
 
+def _names_own_step(run_id: str, command: FailWorkflow) -> bool:
+    """Whether the step that the command blames is one of this run's activities; a wrong pair is ignored."""
+    if command.failed_step_sequence is None or command.failed_activity_execution_id is None:
+        return False
+    return ActivityExecution.objects.filter(
+        id=command.failed_activity_execution_id, run_id=run_id, step_number=command.failed_step_sequence
+    ).exists()
+
+
 def _apply_fail(batch: Batch, command: FailWorkflow) -> None:
     changes, run = batch.changes, batch.changes.run
-    has_step = command.failed_step_sequence is not None and command.failed_activity_execution_id is not None
+    has_step = _names_own_step(run.id, command)
     payload: dict[str, Any] = {
         "failure_id": new_id(),
         "failure_category": "application",

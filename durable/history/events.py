@@ -39,7 +39,6 @@ def start_accepted(run: Run, command_id: str) -> NewEvent:
         "workflow_run_id": run.id,
         "workflow_type": run.workflow_type,
         "business_key": run.business_key,
-        "memo": run.memo,
         "search_attributes": run.search_attributes,
         "outcome": "started_new",
     }

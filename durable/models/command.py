@@ -1,4 +1,4 @@
-"""External commands: every start, cancel, terminate and repair that somebody asked for, accepted or not."""
+"""External commands: every start, cancel, terminate and repair that was carried out, and who asked for it."""
 
 from __future__ import annotations
 

@@ -44,6 +44,7 @@ class WorkerRegistration(models.Model):
             models.CheckConstraint(name="durable_worker_id_not_blank", condition=models.Q(worker_id__regex=r"\S")),
         )
         indexes = (
+            models.Index(name="durable_worker_silent", fields=("last_heartbeat_at",)),
             models.Index(name="durable_worker_by_queue", fields=("namespace", "task_queue", "last_heartbeat_at")),
         )
 

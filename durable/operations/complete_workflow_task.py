@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from durable.activity_outcomes import NOT_LEASED
@@ -18,6 +18,7 @@ from durable.operations.time_out_run import RunPastDeadlineError, time_out_run
 from durable.receipts import Report, body_digest, is_duplicate, new_receipt, not_recorded
 from durable.run_closing import cancel_activities, cancel_tasks
 from durable.sql import locking, rows
+from durable.sql.clock import read_clock
 from durable.sql.transactions import transactional
 from durable.states import OPEN_RUN, ActivityStatus, ClosedReason, RunStatus, TaskKind, TaskStatus
 
@@ -56,12 +57,14 @@ def _complete(report: Report, body: dict[str, Any], digest: str) -> WorkflowTask
     run, task = locked.run, locked.task
     if is_duplicate(locked.receipt, report, report.attempt, outcome="completed", digest=digest):
         return _answer(report, run, [], is_duplicate=True)
-    if refusal := check_workflow_task(report, task, run, locked.now):
-        raise not_recorded(refusal, task, report.attempt)
-    if run.deadline_at is not None and run.deadline_at <= locked.now:
-        raise RunPastDeadlineError(run.id)
+    check_live(report, locked)
     commands = read_batch(body.get("commands"))
-    changes = _apply(locked, commands)
+    others = _open_activity_tasks(run) if commands[-1].type.is_terminal else []
+    if others:
+        # Waiting for their locks took time: the claim may be over by now.
+        locked = replace(locked, now=read_clock())
+        check_live(report, locked)
+    changes = _apply(locked, commands, others)
     finish_claim(changes, task, TaskStatus.COMPLETED)
     rows.insert(
         [new_receipt(task, report, now=changes.now, outcome="completed", digest=digest, attempt_number=report.attempt)]
@@ -80,9 +83,19 @@ def _answer(report: Report, run: Run, created_task_ids: list[str], *, is_duplica
     )
 
 
-def _apply(locked: LockedWorkflowTask, commands: list[Command]) -> RunChanges:
-    """The run's changes, in memory; a passed structural limit fails the run instead of the batch."""
-    others = _lock_other_tasks(locked, commands)
+def check_live(report: Report, locked: LockedWorkflowTask) -> None:
+    """Refuse a report whose claim is over, with its receipt. Raises RunPastDeadlineError for a run that is."""
+    if refusal := check_workflow_task(report, locked.task, locked.run, locked.now):
+        raise not_recorded(refusal, locked.task, report.attempt)
+    if locked.run.deadline_at is not None and locked.run.deadline_at <= locked.now:
+        raise RunPastDeadlineError(locked.run.id)
+
+
+def _apply(locked: LockedWorkflowTask, commands: list[Command], others: list[Task]) -> RunChanges:
+    """The run's changes, in memory; a passed structural limit fails the run instead of the batch.
+
+    `others` are the run's open activity tasks, locked, if the batch closes the run.
+    """
     changes = RunChanges(copy.copy(locked.run), locked.now)
     try:
         apply_batch(Batch(changes=changes, task=locked.task), commands)
@@ -96,12 +109,8 @@ def _apply(locked: LockedWorkflowTask, commands: list[Command]) -> RunChanges:
     return changes
 
 
-def _lock_other_tasks(locked: LockedWorkflowTask, commands: list[Command]) -> list[Task]:
-    """A batch that closes the run cancels its activities: their rows are locked before anything is written."""
-    return _open_activity_tasks(locked.run) if commands[-1].type.is_terminal else []
-
-
 def _open_activity_tasks(run: Run) -> list[Task]:
+    """A batch that closes the run cancels its activities: their rows are locked before anything is written."""
     return locking.lock_open_tasks(run.id, TaskKind.ACTIVITY) if run.pending_activity_count else []
 
 

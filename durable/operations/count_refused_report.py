@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass
 
 from django.db.models import F
@@ -90,7 +91,25 @@ def _has_room(seen: RefusedReportSeen) -> bool:
     of_task = RefusedReport.objects.filter(task_id=seen.task_id)[: settings.refused_report_rows_per_task]
     if of_task.count() >= settings.refused_report_rows_per_task:
         return False
-    of_namespace = RefusedReport.objects.filter(namespace=seen.namespace)
-    return (
-        of_namespace[: settings.refused_report_rows_per_namespace].count() < settings.refused_report_rows_per_namespace
-    )
+    return _rows_of(seen.namespace) < settings.refused_report_rows_per_namespace
+
+
+# Namespace -> (rows, monotonic time until which that number is good enough); the cap is soft.
+_counted: dict[str, tuple[int, float]] = {}
+_COUNT_SECONDS = 60.0
+
+
+def _rows_of(namespace: str) -> int:
+    """About how many rows a namespace has: counted once a minute, and by this process's own rows in between."""
+    rows_now, until = _counted.get(namespace, (0, 0.0))
+    if until < time.monotonic():
+        most = conf.current().refused_report_rows_per_namespace
+        rows_now = RefusedReport.objects.filter(namespace=namespace)[:most].count()
+        until = time.monotonic() + _COUNT_SECONDS
+    _counted[namespace] = (rows_now + 1, until)
+    return rows_now
+
+
+def forget_counts() -> None:
+    """Count again at the next refusal."""
+    _counted.clear()

@@ -13,6 +13,7 @@ from durable.models import Task, WorkerIncarnation, WorkerRegistration
 from durable.refusals import Reason, Refusal
 from durable.sql import rows
 from durable.sql.clock import read_clock
+from durable.sql.registering import lock_registration
 from durable.sql.transactions import transactional
 from durable.states import IncarnationStatus, TaskKind, TaskStatus
 
@@ -29,7 +30,7 @@ class WorkerDeregistered:
 @transactional
 def deregister_worker(namespace: str, worker_id: str) -> WorkerDeregistered:
     """Remove the worker's registration, whichever incarnation it is. Refuses worker_not_found."""
-    registration = _lock_registration(namespace, worker_id)
+    registration = lock_registration(namespace, worker_id)
     if registration is None:
         raise Refusal(Reason.WORKER_NOT_FOUND, "There is no such worker in this namespace.", worker_id=worker_id)
     return _deregister(registration, read_clock())
@@ -42,13 +43,11 @@ def deregister_incarnation(namespace: str, worker_id: str, registration_token: s
     Refuses worker_registration_token_not_found, worker_registration_lost_authority,
     worker_registration_receipt_expired. Never touches a registration that replaced this one.
     """
-    registration = _lock_registration(namespace, worker_id)
+    registration = lock_registration(namespace, worker_id)
     now = read_clock()
     identity = {"worker_id": worker_id, "registration_token": registration_token}
-    incarnation = WorkerIncarnation.objects.filter(
-        registration_token=registration_token, namespace=namespace, worker_id=worker_id
-    ).first()
-    if incarnation is None:
+    incarnation = WorkerIncarnation.objects.filter(registration_token=registration_token).first()
+    if incarnation is None or (incarnation.namespace, incarnation.worker_id) != (namespace, worker_id):
         raise Refusal(
             Reason.WORKER_REGISTRATION_TOKEN_NOT_FOUND,
             "This worker has no registration with this token.",
@@ -66,14 +65,13 @@ def deregister_incarnation(namespace: str, worker_id: str, registration_token: s
     return _deregister(registration, now)
 
 
-def _lock_registration(namespace: str, worker_id: str) -> WorkerRegistration | None:
-    return WorkerRegistration.objects.select_for_update().filter(namespace=namespace, worker_id=worker_id).first()
-
-
 def _deregister(registration: WorkerRegistration, now: datetime) -> WorkerDeregistered:
     recovered = _expire_workflow_leases(registration.namespace, registration.worker_id, now)
     WorkerIncarnation.objects.filter(registration_token=registration.registration_token).update(
-        status=IncarnationStatus.DEREGISTERED, ended_at=now, recovered_workflow_task_count=recovered
+        # Read again: expiring the leases may have waited for claims.
+        status=IncarnationStatus.DEREGISTERED,
+        ended_at=read_clock(),
+        recovered_workflow_task_count=recovered,
     )
     registration.delete()
     return WorkerDeregistered(
@@ -84,9 +82,10 @@ def _deregister(registration: WorkerRegistration, now: datetime) -> WorkerDeregi
 
 
 def _expire_workflow_leases(namespace: str, worker_id: str, now: datetime) -> int:
-    sql = f"SELECT id FROM {Task._meta.db_table} WHERE namespace = %s AND lease_owner = %s AND kind = %s ORDER BY id"
+    # Put in order here: asked for it, SQLite at times walks the whole table along its key. Index durable_task_of_owner.
+    sql = f"SELECT id FROM {Task._meta.db_table} WHERE namespace = %s AND lease_owner = %s AND kind = %s"
     expired = 0
-    for (task_id,) in rows.fetch_all(sql, (namespace, worker_id, TaskKind.WORKFLOW)):
+    for (task_id,) in sorted(rows.fetch_all(sql, (namespace, worker_id, TaskKind.WORKFLOW))):
         expired += rows.update(
             Task,
             {"lease_expires_at": now},

@@ -9,11 +9,11 @@ from typing import Any
 
 from durable import conf
 from durable.changes import RunChanges
-from durable.guards import check_workflow_task, lock_workflow_task
+from durable.guards import lock_workflow_task
 from durable.models import Task
-from durable.operations.complete_workflow_task import finish_claim
+from durable.operations.complete_workflow_task import check_live, finish_claim
 from durable.operations.time_out_run import RunPastDeadlineError, time_out_run
-from durable.receipts import Report, not_recorded
+from durable.receipts import Report
 from durable.sql.transactions import transactional
 from durable.states import TaskStatus
 
@@ -111,10 +111,7 @@ def fail_workflow_task(report: Report, failure: TaskFailure) -> WorkflowTaskFail
 def _fail(report: Report, failure: TaskFailure) -> WorkflowTaskFailed:
     locked = lock_workflow_task(report)
     run, task = locked.run, locked.task
-    if refusal := check_workflow_task(report, task, run, locked.now):
-        raise not_recorded(refusal, task, report.attempt)
-    if run.deadline_at is not None and run.deadline_at <= locked.now:
-        raise RunPastDeadlineError(run.id)
+    check_live(report, locked)
     changes = RunChanges(run, locked.now)
     if failure.is_waiting():
         finish_claim(changes, task, TaskStatus.COMPLETED)

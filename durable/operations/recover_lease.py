@@ -19,10 +19,11 @@ def recover_lease(task_id: str) -> bool:
     """Make the task ready again if its lease is still expired under the locks; whether it was.
 
     The lost attempt is marked expired and what was held back of it is appended. An activity that lost too many leases
-    fails with `lease_lost`. A task that was completed, renewed or recovered meanwhile is left alone.
+    fails with `lease_lost`. A task that was completed, renewed or recovered meanwhile is left alone, and so is one
+    whose run somebody holds at this moment: the next pass looks again, and no other run waits for this one.
     """
     seen = locking.read_task(task_id)
-    run = locking.lock_run(seen.run_id) if seen else None
+    run = locking.lock_run(seen.run_id, waits=False) if seen else None
     task = locking.lock_task(task_id) if run else None
     if run is None or task is None:
         return False

@@ -20,6 +20,7 @@ from durable.protocol import (
 from durable.refusals import Reason, Refusal
 from durable.sql import rows
 from durable.sql.clock import read_clock
+from durable.sql.registering import lock_registration
 from durable.sql.transactions import transactional
 from durable.states import IncarnationStatus
 
@@ -53,6 +54,16 @@ class WorkerDescription:
     process_metrics: dict[str, Any] = field(default_factory=dict)
 
 
+def clamp_slots(slots: dict[str, int], worker: WorkerDescription | WorkerRegistration) -> dict[str, int]:
+    """Free slots can be neither negative nor more than the worker has."""
+    most = {
+        "workflow_available": worker.max_concurrent_workflow_tasks,
+        "activity_available": worker.max_concurrent_activity_tasks,
+        "session_available": worker.max_concurrent_worker_sessions or 0,
+    }
+    return {name: max(0, min(number, most[name])) for name, number in slots.items()}
+
+
 @transactional
 def register_worker(description: WorkerDescription) -> WorkerRegistration:
     """Insert or replace the registration of (namespace, worker id) and make its new incarnation the active one.
@@ -78,9 +89,8 @@ def register_worker(description: WorkerDescription) -> WorkerRegistration:
 
 def _insert_or_replace(description: WorkerDescription, token: str) -> WorkerRegistration:
     """The registration, written. Two first ones of an id at the same moment: one inserts, the other replaces it."""
-    of_worker = {"namespace": description.namespace, "worker_id": description.worker_id}
     for _ in range(3):
-        existing = WorkerRegistration.objects.select_for_update().filter(**of_worker).first()
+        existing = lock_registration(description.namespace, description.worker_id)
         now = read_clock()
         registration = _registration(description, existing, token, now)
         if existing is not None:
@@ -114,7 +124,7 @@ def _registration(
         max_concurrent_workflow_tasks=description.max_concurrent_workflow_tasks,
         max_concurrent_activity_tasks=description.max_concurrent_activity_tasks,
         max_concurrent_worker_sessions=description.max_concurrent_worker_sessions,
-        task_slots=description.task_slots,
+        task_slots=clamp_slots(description.task_slots, description),
         process_metrics=description.process_metrics,
         is_draining=existing.is_draining if existing else False,
         drain_reason=existing.drain_reason if existing else None,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.utils import timezone
+
 from durable import conf
 from durable.changes import new_workflow_task
 from durable.history import events
@@ -13,20 +15,13 @@ from durable.history.events import NewEvent
 from durable.ids import new_id
 from durable.jsontext import JSONText, dump_json
 from durable.models import HistoryEvent, Run, Workflow, WorkflowCommand
+from durable.principals import Principal
 from durable.refusals import Reason, Refusal, invalid
 from durable.sql import rows, starting
 from durable.sql.clock import after, earliest, read_clock
 from durable.sql.transactions import transactional_or_nested
 from durable.states import CommandStatus, RunStatus, is_terminal
 from durable.wakeups.hints import hint_after_commit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
-    """Who asks: kept with every external command."""
-
-    type: str
-    id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +63,18 @@ def start_workflow(request: StartRequest) -> Started:
     over the payload limit). Changes nothing when it refuses.
     """
     _check_input(request)
-    contract = starting.find_command_contract(request.namespace, request.task_queue, request.workflow_type)
-    now = read_clock()
     workflow = Workflow(
         id=request.workflow_id or new_id(),
         namespace=request.namespace,
         workflow_type=request.workflow_type,
         current_run_id=new_id(),
-        created_at=now,
+        created_at=timezone.now(),
     )
     if not rows.insert([workflow], or_ignore=True):
         return _answer_existing(request, workflow.id)
+    contract = starting.find_command_contract(request.namespace, request.task_queue, request.workflow_type)
+    # After the insert, which may have waited for another start of the same id.
+    now = read_clock()
     command_id = new_id()
     run = _new_run(request, workflow, now, contract)
     recorded = [events.start_accepted(run, command_id), events.workflow_started(run, command_id, request.arguments)]

@@ -18,10 +18,10 @@ def time_out_activity(task_id: str) -> bool:
     """Retry or fail the activity whose deadline is still past under the locks; whether there was one.
 
     Of several passed deadlines the first counts: schedule_to_close (always final), schedule_to_start, heartbeat,
-    start_to_close.
+    start_to_close. A run that somebody holds at this moment is left to the next pass.
     """
     seen = locking.read_task(task_id)
-    run = locking.lock_run(seen.run_id) if seen else None
+    run = locking.lock_run(seen.run_id, waits=False) if seen else None
     task = locking.lock_task(task_id) if run else None
     if run is None or task is None:
         return False

@@ -20,9 +20,12 @@ class RunPastDeadlineError(Exception):
 
 
 @transactional
-def time_out_run(run_id: str) -> bool:
-    """Close the run as timed out if it is open and past its deadline; whether it was. Repeating it changes nothing."""
-    run = locking.lock_run(run_id)
+def time_out_run(run_id: str, *, waits: bool = True) -> bool:
+    """Close the run as timed out if it is open and past its deadline; whether it was. Repeating it changes nothing.
+
+    With `waits=False` a run that somebody holds at this moment is left alone.
+    """
+    run = locking.lock_run(run_id, waits=waits)
     if run is None or is_terminal(run.status):
         return False
     work = lock_open_work(run)

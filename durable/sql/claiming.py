@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ from durable.models import ActivityAttempt, ActivityExecution, HistoryEvent, Pol
 from durable.sql.clock import clock_sql, clock_value
 from durable.sql.locking import TASK, for_update
 from durable.sql.rows import Columns, fetch_all, fetch_one, insert, insert_if, vendor
-from durable.sql.transactions import is_lock_pressure
+from durable.sql.transactions import is_lock_timeout
 from durable.states import TaskKind, TaskStatus
 
 # What a poll is admitted by, and what its claim asks again under the lock.
@@ -140,19 +140,41 @@ def probe_sql(wanted: Wanted, now: datetime, tag: int = 0) -> tuple[str, list[An
 
 def probe(wanted: Wanted, now: datetime) -> list[Candidate]:
     """Ready tasks a worker could be given, best first: at most one per type. One read, no lock."""
-    sql, parameters = probe_sql(wanted, now)
-    found = fetch_all(f"SELECT * FROM ({sql}) f ORDER BY f.priority, f.available_at, f.id", parameters)
+    found = []
+    for part in _parts(wanted):
+        sql, parameters = probe_sql(part, now)
+        found += fetch_all(sql, parameters)
+    found.sort(key=lambda row: row[4:])
     return [Candidate(row[1], row[2], row[3]) for row in found]
 
 
 def probe_many(wanted: Sequence[Wanted], now: datetime) -> set[int]:
-    """Which of several kinds of worker have something ready: one read for all of them."""
-    parts, parameters = [], []
-    for index, one in enumerate(wanted):
-        sql, values = probe_sql(one, now, tag=index)
-        parts.append(f"SELECT tag FROM ({sql}) p{index}")
-        parameters.extend(values)
-    return {row[0] for row in fetch_all(" UNION ALL ".join(parts), parameters)}
+    """Which of several kinds of worker have something ready: one read for up to MOST_PROBES of them."""
+    parts = [(index, part) for index, one in enumerate(wanted) for part in _parts(one)]
+    found: set[int] = set()
+    for start in range(0, len(parts), MOST_PROBES):
+        statements, parameters = [], []
+        for index, part in parts[start : start + MOST_PROBES]:
+            sql, values = probe_sql(part, now, tag=index)
+            statements.append(f"SELECT tag FROM ({sql}) p{index}")
+            parameters.extend(values)
+        found.update(row[0] for row in fetch_all(" UNION ALL ".join(statements), parameters))
+    return found
+
+
+# SQLite joins at most 500 SELECTs into one.
+MOST_TYPES_AT_ONCE = 250
+MOST_PROBES = 250
+
+
+def _parts(wanted: Wanted) -> list[Wanted]:
+    """The same wish in pieces that fit into a statement; nearly always one."""
+    if len(wanted.types) <= MOST_TYPES_AT_ONCE:
+        return [wanted]
+    return [
+        replace(wanted, types=wanted.types[start : start + MOST_TYPES_AT_ONCE])
+        for start in range(0, len(wanted.types), MOST_TYPES_AT_ONCE)
+    ]
 
 
 # -- reserve and lock --------------------------------------------------------------------------------------------------
@@ -171,7 +193,7 @@ def reserve_receipt(receipt: PollReceipt) -> bool:
         try:
             return insert([receipt], or_ignore=True, no_wait=True) == 1
         except DatabaseError as error:
-            if is_lock_pressure(error):
+            if is_lock_timeout(error):
                 return False
             raise
     return insert([receipt], or_ignore=True) == 1

@@ -20,8 +20,9 @@ _PAGE = (
 # The running total is taken over sizes only; payloads are fetched for the rows that fit, and for the first in any case.
 _PAGE_WITHIN_BYTES = (
     f"SELECT {_COLUMNS} FROM (SELECT p.sequence, p.payload_bytes, SUM(p.payload_bytes) OVER (ORDER BY p.sequence)"
-    f" AS total_bytes FROM {_TABLE} p WHERE p.run_id = %s AND p.sequence > %s AND p.sequence <= %s"
-    f" ORDER BY p.sequence LIMIT %s) s JOIN {_TABLE} e ON e.run_id = %s AND e.sequence = s.sequence"
+    f" AS total_bytes FROM (SELECT q.sequence, q.payload_bytes FROM {_TABLE} q WHERE q.run_id = %s AND q.sequence > %s"
+    " AND q.sequence <= %s ORDER BY q.sequence LIMIT %s) p) s"
+    f" JOIN {_TABLE} e ON e.run_id = %s AND e.sequence = s.sequence"
     " WHERE s.total_bytes <= %s OR s.total_bytes = s.payload_bytes ORDER BY e.sequence"
 )
 

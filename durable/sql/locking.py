@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from durable.ids import is_id
 from durable.models import Run, Task
 from durable.sql.rows import Columns, fetch_all, fetch_one, vendor
 from durable.states import OPEN_TASK
+from durable.wakeups.hints import note_locked
 
 RUN = Columns(Run, "r")
 TASK = Columns(Task, "t")
@@ -30,21 +32,25 @@ def for_update(*, skip_locked: bool = False) -> str:
     return mode + (" SKIP LOCKED" if skip_locked else "")
 
 
-def lock_run(run_id: str) -> Run | None:
-    """The run, locked until the transaction ends."""
-    row = fetch_one(_READ_RUN + for_update(), (run_id,))
+def lock_run(run_id: str, *, waits: bool = True) -> Run | None:
+    """The run, locked until the transaction ends. With `waits=False` None also means that somebody else holds it."""
+    row = fetch_one(_READ_RUN + for_update(skip_locked=not waits), (run_id,))
     return None if row is None else RUN.decode(row)
 
 
 def lock_task(task_id: str) -> Task | None:
     """The task, locked until the transaction ends; the run's lock is held already where one is needed."""
-    row = fetch_one(_READ_TASK + for_update(), (task_id,))
-    return None if row is None else TASK.decode(row)
+    row = fetch_one(_READ_TASK + for_update(), (task_id,)) if is_id(task_id) else None
+    if row is None:
+        return None
+    task = TASK.decode(row)
+    note_locked(task)
+    return task
 
 
 def read_task(task_id: str) -> Task | None:
     """The task as it stands, unlocked."""
-    row = fetch_one(_READ_TASK, (task_id,))
+    row = fetch_one(_READ_TASK, (task_id,)) if is_id(task_id) else None
     return None if row is None else TASK.decode(row)
 
 
@@ -60,4 +66,6 @@ def lock_open_tasks(run_id: str, kind: str) -> list[Task]:
     marks = ", ".join(["%s"] * len(ids))
     sql = f"SELECT {TASK.sql} FROM {Task._meta.db_table} t WHERE t.id IN ({marks}) ORDER BY t.id"
     tasks = [TASK.decode(row) for row in fetch_all(sql + for_update(), [row[0] for row in ids])]
+    for task in tasks:
+        note_locked(task)
     return [task for task in tasks if task.status in OPEN_TASK]

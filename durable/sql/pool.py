@@ -15,7 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, connections
+from django.db import DEFAULT_DB_ALIAS, Error, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable import conf, metrics
@@ -54,7 +54,7 @@ def _prepare_thread(kept: list[BaseDatabaseWrapper]) -> None:
 def _run_kept(work: Callable[[], R]) -> R:
     try:
         return work()
-    except DatabaseError:
+    except Error:
         # A broken connection is replaced for the next piece of work; a working one stays.
         if not connection.in_atomic_block and not connection.is_usable():
             connection.close()

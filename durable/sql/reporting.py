@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from durable.ids import is_id
 from durable.models import ActivityAttempt, ActivityExecution, CompletionReceipt, Run, Task
 from durable.sql.claiming import RUN_FACTS
 from durable.sql.clock import clock_sql, clock_value
@@ -25,7 +26,7 @@ _FIND_RUN = f"SELECT run_id FROM {_TASKS} WHERE id = %s AND namespace = %s AND k
 
 def find_run_of_task(task_id: str, namespace: str, kind: str) -> str | None:
     """The run of a task; None if this namespace has no such task of that kind."""
-    row = fetch_one(_FIND_RUN, (task_id, namespace, kind))
+    row = fetch_one(_FIND_RUN, (task_id, namespace, kind)) if is_id(task_id) else None
     return None if row is None else str(row[0])
 
 

@@ -45,6 +45,7 @@ def all_duties() -> list[Duty]:
         Duty(name="time_out_activities", run=sweeps.time_out_activities, every_seconds=tick),
         Duty(name="time_out_runs", run=sweeps.time_out_runs, every_seconds=tick),
         Duty(name="prune_poll_receipts", run=pruning.prune_poll_receipts, every_seconds=10),
+        Duty(name="forget_workers", run=pruning.forget_workers, every_seconds=60),
         Duty(name="prune_deregistration_receipts", run=pruning.prune_deregistration_receipts, every_seconds=30),
         Duty(name="prune_refused_reports", run=pruning.prune_refused_reports, every_seconds=30),
     ]
@@ -107,10 +108,12 @@ class UpkeepLoop:
         try:
             done = await self._pool.run(Work.LOCK_RUN, duty.run)
         except Exception as error:
-            done = Pass(failed=1, error=type(error).__name__)
+            done = Pass(failed=1, error=type(error).__name__, is_broken=True)
             log.error("upkeep_duty_failed", duty=duty.name, error=done.error)
         metrics.UPKEEP_LAST_PASS.labels(duty=duty.name).set_to_current_time()
         now = time.monotonic()
+        if done.was_full:
+            self._next_run[duty.name] = 0
         if done.failed or now - self._reported.get(duty.name, -1e9) > self.REPORT_SECONDS:
             self._reported[duty.name] = now
             await self._pool.run(Work.WRITE, report_pass, duty.name, done)
@@ -125,6 +128,7 @@ def report_pass(duty: str, done: Pass) -> None:
         "handled_count": done.handled,
         "failed_count": done.failed,
         "last_error": done.error,
-        **({} if done.failed else {"last_success_at": now}),
+        # One row that cannot be handled does not make the pass a failure; it is counted apart.
+        **({} if done.is_broken else {"last_success_at": now}),
     }
     UpkeepPass.objects.update_or_create(duty=duty, defaults=fields)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+from django.db.models import Q
+
 from durable import conf
-from durable.models import PollReceipt, RefusedReport, Task, WorkerIncarnation
+from durable.models import PollReceipt, RefusedReport, Task, WorkerIncarnation, WorkerRegistration
 from durable.sql.clock import read_clock
 from durable.sql.transactions import transactional
 from durable.states import IncarnationStatus, TaskStatus
-from durable.upkeep.items import Pass
+from durable.upkeep.items import Pass, count
 
 BATCHES_PER_PASS = 20
 
@@ -22,6 +24,7 @@ def _in_batches(duty: str, prune_batch: Callable[[], int]) -> Pass:
         removed += batch
         if batch < conf.current().prune_batch_size:
             break
+    count(duty, handled=removed)
     return Pass(handled=removed)
 
 
@@ -72,6 +75,28 @@ def _prune_incarnations() -> int:
     )
     WorkerIncarnation.objects.filter(registration_token__in=tokens).delete()
     return len(tokens)
+
+
+def forget_workers() -> Pass:
+    """Registrations of workers that crashed long ago; their leases ended by themselves."""
+    return _in_batches("forget_workers", _forget_workers)
+
+
+@transactional
+def _forget_workers() -> int:
+    now, settings = read_clock(), conf.current()
+    is_silent = Q(last_heartbeat_at__lt=now - timedelta(seconds=settings.worker_forgotten_after_seconds))
+    silent = list(
+        WorkerRegistration.objects.filter(is_silent)
+        .order_by("last_heartbeat_at")
+        .values_list("pk", "registration_token")[: settings.prune_batch_size]
+    )
+    # Asked again by the delete: a worker may come back between the two.
+    WorkerRegistration.objects.filter(is_silent, pk__in=[key for key, _ in silent]).delete()
+    WorkerIncarnation.objects.filter(
+        registration_token__in=[token for _, token in silent], status=IncarnationStatus.ACTIVE
+    ).update(status=IncarnationStatus.SUPERSEDED, ended_at=now)
+    return len(silent)
 
 
 def prune_refused_reports() -> Pass:

@@ -6,6 +6,7 @@ parked poll at once; other processes hear of it through the listeners that `dura
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from django.db import transaction
 
 from durable.models import Task
+from durable.states import TaskStatus
 
 
 class QueueKey(NamedTuple):
@@ -38,6 +40,21 @@ def publish(key: QueueKey) -> None:
     """Tell everybody now. For the end of a transaction that was rolled back; others use `hint_after_commit`."""
     for receiver in tuple(_receivers):
         receiver(key)
+
+
+_locked_ready = threading.local()
+
+
+def note_locked(task: Task) -> None:
+    """This transaction locks a task: if it is ready, claims skip it until the end, which is then hinted at."""
+    if task.status == TaskStatus.READY and task.due:
+        _locked_ready.__dict__.setdefault("keys", set()).add(QueueKey(task.namespace, task.task_queue, task.kind))
+
+
+def publish_locked() -> None:
+    """Hint at the ready tasks that the transaction that has just ended had locked."""
+    for key in _locked_ready.__dict__.pop("keys", ()):
+        publish(key)
 
 
 def hint_after_commit(task: Task) -> None:

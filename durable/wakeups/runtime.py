@@ -18,8 +18,6 @@ from durable.wakeups.hints import QueueKey
 from durable.wakeups.hub import TICK_SECONDS, Hub
 from durable.wakeups.remote import RemoteHints, is_available
 
-PROBES_PER_STATEMENT = 50
-
 log = structlog.get_logger("durable.wakeups")
 
 
@@ -90,11 +88,11 @@ class Runtime:
 
     async def _probe(self) -> None:
         wanted = self.hub.wanted()
-        for start in range(0, len(wanted), PROBES_PER_STATEMENT):
-            chunk = wanted[start : start + PROBES_PER_STATEMENT]
-            for index in await self.pool.run(Work.READ, _probe_chunk, chunk):
-                metrics.WAKEUPS.labels(source="probe").inc()
-                self.hub.hint_wanted(chunk[index])
+        if not wanted:
+            return
+        for index in await self.pool.run(Work.READ, _probe_all, wanted):
+            metrics.WAKEUPS.labels(source="probe").inc()
+            self.hub.hint_wanted(wanted[index])
 
     async def _note_seen_for_ever(self) -> None:
         while True:
@@ -115,6 +113,6 @@ class Runtime:
             log.error("background_round_failed", work=work.__name__, error=type(error).__name__)
 
 
-def _probe_chunk(wanted: list[claiming.Wanted]) -> set[int]:
+def _probe_all(wanted: list[claiming.Wanted]) -> set[int]:
     # Only SQLite takes the time as a parameter, and there it costs no statement.
     return claiming.probe_many(wanted, timezone.now())

@@ -8,9 +8,11 @@ take 40 on PostgreSQL and MariaDB.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.db import connection, models, transaction
+
 from durable.models import (
     ActivityAttempt,
     ActivityExecution,
@@ -23,7 +25,6 @@ from durable.models import (
     Workflow,
     WorkflowCommand,
 )
-
 from tests import factories as make
 
 LATER, READY, LEASED, TASKS = 200_000, 100_000, 2_000, 400_000
@@ -80,7 +81,7 @@ def _insert_tasks() -> None:
         kind="CASE WHEN n % 2 = 0 THEN 'workflow' ELSE 'activity' END",
         type=_join("'unsupported-'", _text("n % 50")),
         status=f"CASE WHEN {leased} THEN 'leased' WHEN {closed} THEN 'completed' ELSE 'ready' END",
-        due=_flag(f"n > {LATER}"),
+        due=f"(n > {LATER})",
         due_at=f"CASE WHEN n <= {LATER} THEN {_moment(FAR)} END",
         available_at=f"CASE WHEN n <= {LATER} THEN {_moment(FAR)} ELSE {_moment(PAST)} END",
         priority="0",
@@ -119,37 +120,48 @@ def _insert_runs() -> None:
 
 
 def _insert_what_hangs_on_them() -> None:
-    """The first tasks and runs have the rows that belong to them; the last ones stay alone."""
-    of_task = {"namespace": "'default'", "task_id": _name("TASK"), "run_id": _name("RUN")}
-    of_workflow = {"namespace": "'default'", "workflow_id": _name("WF"), "run_id": _name("RUN")}
-    _insert(HistoryEvent, HANGING, id=_name("EVENT"), run_id=_name("RUN"), sequence="1", payload="'{}'", payload_bytes="2")
-    _insert(
-        ActivityExecution, HANGING, id=_name("EXECUTION"), namespace="'default'", run_id=_name("RUN"), step_number="1",
-        activity_type="'step'", task_queue="'orders'", task_id=_name("TASK"),
-    )  # fmt: skip
-    _insert(
-        ActivityAttempt, HANGING, id=_name("ATTEMPT"), **of_task, activity_execution_id=_name("EXECUTION"),
-        attempt_number="1", status="'completed'", lease_owner=f"'{HOLDER}'",
-    )  # fmt: skip
-    _insert(
-        CompletionReceipt, HANGING, id=_name("TASK"), **of_task, kind="'activity'", lease_owner=f"'{HOLDER}'",
-        attempt_number="1", outcome="'completed'",
-    )  # fmt: skip
-    _insert(
-        PollReceipt, HANGING, id=_name("POLL"), namespace="'default'", kind="'activity'", worker_id=f"'{HOLDER}'",
-        poll_request_id=_name("POLL"), task_id=_name("TASK"), attempt_number="1", expires_at=_moment(FAR),
-    )  # fmt: skip
-    _insert(
-        RefusedReport, HANGING, id=_name("REFUSED"), **of_task, route="'workflow-task-complete'",
-        lease_owner=f"'{HOLDER}'", offered_attempt="'1'", current_attempt="1", reason="'lease_expired'",
-        last_refused_at=_moment(FAR), body_bytes="2",
-    )  # fmt: skip
-    _insert(
-        Workflow, HANGING, id=_name("WF"), namespace="'default'", workflow_type="'type-0'", current_run_id=_name("RUN")
+    """The first tasks that are ready, and their runs, have the rows that belong to them; the others stay alone."""
+    task, run, execution = (
+        _name("TASK", f"n + {LATER}"),
+        _name("RUN", f"n + {LATER}"),
+        _name("EXECUTION", f"n + {LATER}"),
     )
+    of_task = {"namespace": "'default'", "task_id": task, "run_id": run}
+    of_workflow = {"namespace": "'default'", "workflow_id": _name("WF", f"n + {LATER}"), "run_id": run}
+    arguments = make.envelope([])
+    payload = json.dumps({"arguments": arguments, "activity": {"arguments": arguments}})
     _insert(
-        WorkflowCommand, HANGING, id=_name("COMMAND"), **of_workflow, command_type="'start'", status="'accepted'",
-        outcome="'started_new'", principal_type="'token'", principal_id="'tests'",
+        HistoryEvent, HANGING, run_id=run, sequence="1", event_type="'WorkflowStarted'", payload=f"'{payload}'",
+        payload_bytes=str(len(payload)),
+    )  # fmt: skip
+    _insert(
+        ActivityExecution, HANGING, id=execution, namespace="'default'", run_id=run, step_number="1",
+        activity_type="'step'", task_queue=f"'{make.QUEUE}'", task_id=task, scheduled_sequence="1",
+    )  # fmt: skip
+    _insert(
+        ActivityAttempt, HANGING, **of_task, activity_execution_id=execution, attempt_number="1",
+        status="'completed'", lease_owner=f"'{HOLDER}'",
+    )  # fmt: skip
+    _insert(
+        CompletionReceipt, HANGING, **of_task, kind="'activity'", lease_owner=f"'{HOLDER}'", attempt_number="1",
+        outcome="'completed'",
+    )  # fmt: skip
+    _insert(
+        PollReceipt, HANGING, namespace="'default'", kind="'activity'", worker_id=f"'{HOLDER}'",
+        poll_request_id=_name("POLL"), task_id=task, attempt_number="1", expires_at=_moment(FAR),
+    )  # fmt: skip
+    _insert(
+        RefusedReport, HANGING, **of_task, route="'workflow-task-complete'", lease_owner=f"'{HOLDER}'",
+        offered_attempt="'1'", current_attempt="1", reason="'lease_expired'", last_refused_at=_moment(FAR),
+        body_bytes="2",
+    )  # fmt: skip
+    _insert(
+        Workflow, HANGING, id=_name("WF", f"n + {LATER}"), namespace="'default'", workflow_type="'type-0'",
+        current_run_id=run,
+    )  # fmt: skip
+    _insert(
+        WorkflowCommand, HANGING, **of_workflow, command_type="'start'", status="'accepted'", outcome="'started_new'",
+        principal_type="'token'", principal_id="'tests'",
     )  # fmt: skip
 
 
@@ -157,7 +169,7 @@ def _insert_what_hangs_on_them() -> None:
 
 
 def _insert(model: type[models.Model], count: int, **columns: str) -> None:
-    """INSERT … SELECT of `count` rows; columns that are not named get their default, an empty text, 0 or a past time."""
+    """INSERT … SELECT of `count` rows; other columns get their default, null, an empty text, 0 or a past time."""
     fields = {field.column: columns.get(field.attname, _default(field)) for field in model._meta.concrete_fields}
     numbers = f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})"
     with connection.cursor() as cursor:
@@ -168,6 +180,8 @@ def _insert(model: type[models.Model], count: int, **columns: str) -> None:
 
 
 def _default(field: Any) -> str:
+    if field.primary_key:
+        return _name("ROW")
     if field.has_default():
         value = field.get_db_prep_save(field.get_default(), connection)
         return f"'{value}'" if isinstance(value, str) else str(value)
@@ -186,14 +200,11 @@ def _text(number: str) -> str:
     return f"CAST({number} AS CHAR)" if connection.vendor == "mysql" else f"CAST({number} AS TEXT)"
 
 
-def _name(kind: str) -> str:
+def _name(kind: str, number: str = "n") -> str:
     """`TASK-0000000042`: in the order of the rows, as ids are."""
-    padded = f"substr('0000000000' || n, -10)" if connection.vendor == "sqlite" else f"LPAD({_text('n')}, 10, '0')"
+    sqlite = connection.vendor == "sqlite"
+    padded = f"substr('0000000000' || ({number}), -10)" if sqlite else f"LPAD({_text(number)}, 10, '0')"
     return _join(f"'{kind}-'", padded)
-
-
-def _flag(condition: str) -> str:
-    return f"({condition})"
 
 
 def _moment(text: str) -> str:

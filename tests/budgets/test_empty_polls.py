@@ -1,4 +1,4 @@
-"""A poll that finds nothing writes nothing, whatever there is that it may not have (field case 26)."""
+"""A poll that finds nothing writes nothing, whatever there is that it may not have."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How the databases carry out the claim's statements: by the index each is meant for, in its order, without sorting.
 
-The barrier test `second_claim_gets_next` rests on this: a sort would lock the whole backlog on MariaDB (field case 72).
+The barrier test `second_claim_gets_next` rests on this: a sort would lock the whole backlog on MariaDB.
 """
 
 from __future__ import annotations

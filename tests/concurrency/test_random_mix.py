@@ -1,4 +1,4 @@
-"""A seeded mix of everything at once, with six counters that must stay at zero (docs/concurrency.md, "Barrier tests")."""
+"""A seeded mix of everything at once, with six counters that stay at zero (docs/concurrency.md, "Barrier tests")."""
 
 from __future__ import annotations
 

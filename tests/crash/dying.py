@@ -44,7 +44,7 @@ class Death:
 
     @property
     def was_committed(self) -> bool:
-        return COMMITTED in self.points
+        return COMMIT in self.points
 
 
 class ForkServer:
@@ -133,11 +133,21 @@ def _fork(call: Call, die_at: int | None) -> Death:
     return Death(signal=os.WTERMSIG(status), points=passed.splitlines(), error=error)
 
 
+def _warm_up() -> None:
+    """Import what every child needs and let go of the connection again: a fork must not share one."""
+    import django.test  # noqa: F401
+    from django.db import connection
+
+    connection.ensure_connection()
+    connection.close()
+
+
 def _serve() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "server.settings")
     import django
 
     django.setup()
+    _warm_up()
     for line in sys.stdin.buffer:
         call, die_at = pickle.loads(base64.b64decode(line))
         sys.stdout.buffer.write(base64.b64encode(pickle.dumps(_fork(call, die_at))) + b"\n")

@@ -1,4 +1,4 @@
-"""It leaves all of an operation or nothing when its process is killed between any two statements, and the run goes on."""
+"""It leaves all of an operation or nothing when its process is killed between two statements, and the run goes on."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from durable.ids import new_id
 from durable.models import (
     ActivityAttempt,
     ActivityExecution,
+    Failure,
     HistoryEvent,
     Namespace,
     RefusedReport,
@@ -473,6 +474,17 @@ def test_shows_relative_times_with_the_exact_one_in_the_title(console: Client) -
 def event_page(client: Client, payload: Any) -> str:
     event = HistoryEvent.objects.create(**{**row_values(HistoryEvent, 1), "payload": payload})
     return str(re.findall(r'<pre class="payload">(.*?)</div>', page(client, row_url(event)), re.DOTALL)[0])
+
+
+def test_cuts_and_escapes_long_texts(console: Client) -> None:
+    failure = Failure.objects.create(**{**row_values(Failure, 1), "message": f'{MARK}"' * 100})
+
+    listed, detail = page(console, list_url(Failure)), page(console, row_url(failure))
+
+    escaped = "&lt;x&gt;&quot;"
+    assert MARK not in listed + detail
+    assert f'<span title="{escaped * 100}">{escaped * 10}…</span>' in listed
+    assert escaped * 100 in detail
 
 
 def test_lays_out_json(console: Client) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from durable.models import Run
 
+from durable.models import Run
 from tests import factories as make
 from tests.client import ApiClient
 from tests.invariants import check_invariants

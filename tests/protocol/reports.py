@@ -79,6 +79,13 @@ def poll(api: ApiClient, kind: str, **fields: Any) -> Response:
     return api.post(f"/api/worker/{kind}-tasks/poll", without(body))
 
 
+def register(api: ApiClient, *, version: str = "1.20", namespace: str = "default", **fields: Any) -> Response:
+    """POST the registration of worker w-1."""
+    body = {"worker_id": "w-1", "task_queue": make.QUEUE, "runtime": "python", "capability_manifest": {}, **fields}
+    headers = {"X-Durable-Workflow-Protocol-Version": version, "X-Namespace": namespace}
+    return api.post("/api/worker/register", without(body), headers=headers)
+
+
 def leased(response: Response) -> make.Lease:
     """The lease of a poll's answer; there must be one."""
     assert response.body["poll_status"] == "leased", response.plain

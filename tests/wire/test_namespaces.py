@@ -9,7 +9,7 @@ from durable.models import Namespace, Run, Workflow, WorkerRegistration
 
 from tests import factories as make
 from tests.client import ApiClient
-from tests.protocol.reports import leased, path, poll, send
+from tests.protocol.reports import leased, path, poll, register, send
 from tests.snapshot import nothing_recorded
 
 
@@ -92,9 +92,8 @@ def elsewhere(name: str) -> dict[str, str]:
 
 
 def test_keeps_workers_of_one_id_apart(api: ApiClient, theirs: str) -> None:
-    body = {"worker_id": "w-1", "task_queue": make.QUEUE, "runtime": "python"}
     for namespace in ("default", theirs):
-        assert api.post("/api/worker/register", body, headers=elsewhere(namespace)).status == 201
+        assert register(api, namespace=namespace).status == 201
 
     assert api.delete("/api/worker/registrations/w-1", headers=elsewhere(theirs)).status == 200
 

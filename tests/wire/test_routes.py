@@ -16,6 +16,7 @@ from wire.tokens import create_token
 from wire.views import ApiView, ControlView, WorkerView
 
 from tests.client import ApiClient, undocumented
+from tests.protocol.reports import register
 
 EXAMPLES = {
     "worker_id": "w-1", "task_id": "01TASK", "workflow_id": "order-1", "run_id": "01RUN",
@@ -174,8 +175,7 @@ def test_answers_json_where_there_is_no_route(api: ApiClient, method: str, path:
 
 @pytest.mark.parametrize("worker_id", ["worker / one", "a/b", "a/deregister/b", "é", "w-1?x=1", "100%"])
 def test_takes_any_character_in_a_workers_id(api: ApiClient, worker_id: str) -> None:
-    body = {"worker_id": worker_id, "task_queue": "q", "runtime": "python"}
-    token = api.post("/api/worker/register", body).body["registration_token"]
+    token = register(api, worker_id=worker_id).body["registration_token"]
 
     answer = api.post(
         f"/api/worker/registrations/{quote(worker_id, safe='')}/deregister", {"registration_token": token}

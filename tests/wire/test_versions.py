@@ -7,6 +7,7 @@ from durable.models import WorkerRegistration
 
 from tests import factories as make
 from tests.client import ApiClient, Response
+from tests.protocol.reports import register
 
 WORKER = "X-Durable-Workflow-Protocol-Version"
 CONTROL = "X-Durable-Workflow-Control-Plane-Version"
@@ -71,9 +72,7 @@ def test_looks_at_the_version_before_the_body(api: ApiClient) -> None:
 
 
 def test_remembers_the_version_a_worker_registered_with(api: ApiClient) -> None:
-    body = {"worker_id": "w-1", "task_queue": make.QUEUE, "runtime": "python"}
-
-    assert api.post("/api/worker/register", body, headers={WORKER: "1.19"}).status == 201
+    assert register(api, version="1.19").status == 201
 
     assert WorkerRegistration.objects.get().protocol_version == "1.19"
 

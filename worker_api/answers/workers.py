@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from durable.refusals import Reason
+from durable.refusals import Kind, Reason
 from wire.answer_fields import Answers, Body, Const, Name, Nothing, OneWord, Text, Whole, listed
 from wire.answers import BackendRefused, WorkerRefusal
 from worker_api.requests import RUNTIMES, ManifestField
@@ -92,6 +92,12 @@ class WorkerNotRegistered(WorkerRefusal):
     worker_id = Name()
 
 
+class HeartbeatNotRegistered(WorkerNotRegistered):
+    """There is no registration of this worker id in the namespace: register again."""
+
+    refusal_kind = Kind.NOT_FOUND
+
+
 class WorkerHeartbeatUnavailable(BackendRefused):
     """The heartbeat may or may not have been recorded; the next one will do."""
 
@@ -162,7 +168,7 @@ REGISTER: Answers = (
     PreparedLocalActivityMismatch,
     RegisterUnavailable,
 )
-HEARTBEAT: Answers = (WorkerHeartbeatRecorded, WorkerNotRegistered, WorkerHeartbeatUnavailable)
+HEARTBEAT: Answers = (WorkerHeartbeatRecorded, HeartbeatNotRegistered, WorkerHeartbeatUnavailable)
 DEREGISTER: Answers = (WorkerDeregistered, WorkerNotFound)
 DEREGISTER_INCARNATION: Answers = (
     IncarnationDeregistered,

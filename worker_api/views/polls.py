@@ -28,6 +28,7 @@ from worker_api.requests import ActivityPollRequest, WorkflowPollRequest
 
 # How soon a poll looks again while another request with its id is being served.
 BUSY_SECONDS = 0.01
+MOST_BUSY_LOOKS = 50
 
 
 class PollView(WorkerView):
@@ -96,11 +97,11 @@ class PollView(WorkerView):
         )
         leased: Leased | None = None
         try:
-            outcome = await self._try(request, None, page_size)
+            outcome = await self._try_until_settled(request, page_size)
             if isinstance(outcome, Leased):
                 leased = outcome
                 return leased
-            if deadline <= time.monotonic() and not outcome.was_busy:
+            if deadline <= time.monotonic():
                 return None
             if outcome.worker is None:
                 raise AssertionError("an admitted poll has no registration")
@@ -112,6 +113,17 @@ class PollView(WorkerView):
         finally:
             # A lease that was only fetched again used up no hint.
             hub.leave(waiter, has_leased=leased is not None and not leased.is_replay)
+
+    async def _try_until_settled(self, request: PollRequest, page_size: int | None) -> Leased | Nothing:
+        """The first look. While another request with this poll id is being served, its lease is a moment away: looking
+        again for it depends neither on the window nor on there being room to wait."""
+        outcome = await self._try(request, None, page_size)
+        for _ in range(MOST_BUSY_LOOKS):
+            if isinstance(outcome, Leased) or not outcome.was_busy:
+                break
+            await asyncio.sleep(BUSY_SECONDS)
+            outcome = await self._try(request, None, page_size)
+        return outcome
 
     async def _wait(
         self, request: PollRequest, outcome: Nothing, waiter: Waiter, page_size: int | None

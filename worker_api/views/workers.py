@@ -10,6 +10,8 @@ from durable.models import WorkerRegistration
 from durable.operations.deregister_worker import WorkerDeregistered, deregister_incarnation, deregister_worker
 from durable.operations.heartbeat_worker import heartbeat_worker
 from durable.operations.register_worker import MOST_CONCURRENT, WorkerDescription, register_worker
+from durable.protocol import AFFINITY_FLOOR
+from durable.refusals import invalid
 from durable.sql.pool import Work
 from wire.errors import ErrorAnswer
 from wire.process import runtime
@@ -17,12 +19,6 @@ from wire.views import Answer, Call, WorkerView
 from worker_api.answers import workers
 from worker_api.backend import backend_lost
 from worker_api.requests import DeregisterRequest, RegisterRequest, WorkerHeartbeatRequest
-
-
-def clamp_slots(slots: dict[str, int], *, workflow: int, activity: int, session: int | None) -> dict[str, int]:
-    """Free slots can be neither negative nor more than the worker has."""
-    most = {"workflow_available": workflow, "activity_available": activity, "session_available": session or 0}
-    return {name: max(0, min(number, most[name])) for name, number in slots.items()}
 
 
 def worker_status(worker: WorkerRegistration) -> str:
@@ -70,9 +66,8 @@ class RegisterView(WorkerView):
 
 
 def _description(call: Call, worker_id: str, data: dict[str, Any]) -> WorkerDescription:
-    workflow = data.get("max_concurrent_workflow_tasks") or MOST_CONCURRENT
-    activity = data.get("max_concurrent_activity_tasks") or MOST_CONCURRENT
-    session = data.get("max_concurrent_worker_sessions")
+    if call.version >= AFFINITY_FLOOR and data.get("capability_manifest") is None:
+        raise invalid({"capability_manifest": [f"This field is required from protocol {AFFINITY_FLOOR} on."]})
     return WorkerDescription(
         namespace=call.namespace,
         worker_id=worker_id,
@@ -87,10 +82,10 @@ def _description(call: Call, worker_id: str, data: dict[str, Any]) -> WorkerDesc
         workflow_command_contracts=data.get("workflow_command_contracts") or {},
         capabilities=data.get("capabilities") or [],
         capability_manifest=data.get("capability_manifest") or {},
-        max_concurrent_workflow_tasks=workflow,
-        max_concurrent_activity_tasks=activity,
-        max_concurrent_worker_sessions=session,
-        task_slots=clamp_slots(data.get("task_slots") or {}, workflow=workflow, activity=activity, session=session),
+        max_concurrent_workflow_tasks=data.get("max_concurrent_workflow_tasks") or MOST_CONCURRENT,
+        max_concurrent_activity_tasks=data.get("max_concurrent_activity_tasks") or MOST_CONCURRENT,
+        max_concurrent_worker_sessions=data.get("max_concurrent_worker_sessions"),
+        task_slots=data.get("task_slots") or {},
         process_metrics=data.get("process_metrics") or {},
     )
 

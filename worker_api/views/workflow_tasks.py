@@ -41,7 +41,7 @@ def _report(call: Call, task_id: str, data: dict[str, Any]) -> Report:
 class CompleteView(WorkerView):
     """Report the commands of a workflow task
 
-    All of them become history in one transaction with a receipt, or nothing changes. Sent again, the same report gets
+    All commands become history in one transaction with a receipt, or nothing changes. Sent again, the same report gets
     the duplicate receipt, also after the run has closed. A report that comes too late gets the not-recorded receipt.
     """
 

@@ -12,15 +12,9 @@ from durable.refusals import Reason
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.protocol.cases import Case, case
+from tests.protocol.reports import register
 
 TOKEN = "0123456789abcdef" * 2  # noqa: S105 no secret
-
-
-def register(api: ApiClient, version: str = "1.20", **fields: Any) -> Response:
-    body = {"worker_id": "w-1", "task_queue": make.QUEUE, "runtime": "python", **fields}
-    return api.post(
-        "/api/worker/register", body, headers={"X-Durable-Workflow-Protocol-Version": version}
-    )
 
 
 def deregister(api: ApiClient, token: str) -> Response:
@@ -54,7 +48,7 @@ def _(api: ApiClient, override: Any) -> Case:
 @case(Reason.WORKFLOW_METADATA_CAPABILITY_PROTOCOL_MISMATCH)
 def _(api: ApiClient, override: Any) -> Case:
     return Case(
-        lambda: register(api, "1.13", capabilities=["memo_upserts"]),
+        lambda: register(api, version="1.13", capabilities=["memo_upserts"]),
         409,
         capability_body("memo_upserts", "1.13", "1.14"),
     )
@@ -73,7 +67,7 @@ def _(api: ApiClient, override: Any) -> Case:
 def _(api: ApiClient, override: Any) -> Case:
     manifest = {"sticky_execution": {"supported": True, "minimum_protocol_version": "1.18"}}
     return Case(
-        lambda: register(api, "1.17", capabilities=["sticky_execution"], capability_manifest=manifest),
+        lambda: register(api, version="1.17", capabilities=["sticky_execution"], capability_manifest=manifest),
         409,
         capability_body("sticky_execution", "1.17", "1.18"),
     )
