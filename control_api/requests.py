@@ -104,6 +104,7 @@ class StartRequestBody(serializers.Serializer[Any]):
         r"^[A-Za-z0-9._:-]{1,128}\Z",
         required=False,
         allow_null=True,
+        trim_whitespace=False,
         help_text="The caller's own id, taken for good once it was used; without one the server makes one.",
     )
     task_queue = IdField(required=False, allow_null=True, help_text="`default` unless it is said.")
@@ -141,7 +142,11 @@ class StartRequestBody(serializers.Serializer[Any]):
         help_text="Lower is taken first; 5 unless it is said.",
     )
     fairness_key = serializers.RegexField(
-        r"^[A-Za-z0-9._:-]{1,64}\Z", required=False, allow_null=True, help_text="Stored, not yet interpreted."
+        r"^[A-Za-z0-9._:-]{1,64}\Z",
+        required=False,
+        allow_null=True,
+        trim_whitespace=False,
+        help_text="Stored, not yet interpreted.",
     )
     fairness_weight = WholeField(
         min_value=1, max_value=1000, required=False, allow_null=True, help_text="Stored, not yet interpreted."

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils import timezone
-
 from durable import conf
 from durable.ids import new_id
 from durable.models import ActivityAttempt, PollReceipt, Task, WorkerRegistration
@@ -21,13 +19,10 @@ from durable.protocol import ProtocolVersion
 from durable.refusals import Reason, Refusal
 from durable.sql import claiming, rows
 from durable.sql.claiming import Candidate, PollFacts, TaskFacts, Wanted
-from durable.sql.clock import after, earliest
+from durable.sql.clock import ClockReading, after, earliest
 from durable.states import AttemptStatus, TaskKind, TaskStatus
 from durable.task_bodies import task_body
 from durable.wakeups.hints import QueueKey
-
-# How far a process's clock may be behind the database's without a receipt going too early.
-_MOST_SKEW_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,10 +180,13 @@ def _is_live(found: TaskFacts, receipt: PollReceipt) -> bool:
 # -- the claim ---------------------------------------------------------------------------------------------------------
 
 
-def claim(request: PollRequest, worker: WorkerRegistration, candidates: Sequence[Candidate]) -> Claimed:
+def claim(
+    request: PollRequest, worker: WorkerRegistration, candidates: Sequence[Candidate], *, clock: ClockReading
+) -> Claimed:
     """Lease one ready task, inside the caller's transaction or savepoint.
 
-    `candidates` is what a probe saw, best first, one per type; `worker` is the registration it was admitted under.
+    `candidates` is what a probe saw, best first, one per type; `worker` is the registration it was admitted under;
+    `clock` the time as the look-up read it, good enough for what is decided before the lock.
     Raises NothingReadyError when others have taken them all; refuses poll_request_busy when another request with this
     poll id is being served, and whatever admission refuses if the registration changed meanwhile. The caller rolls
     back to where the claim began for each of them.
@@ -196,8 +194,8 @@ def claim(request: PollRequest, worker: WorkerRegistration, candidates: Sequence
     wanted = wanted_by(request, worker)
     first = candidates[0]
     attempt_id = new_id() if request.kind == TaskKind.ACTIVITY else None
-    receipt = _reserve(request, first, attempt_id)
-    locked = _lock_best(wanted, candidates)
+    receipt = _reserve(request, first, attempt_id, clock.now())
+    locked = _lock_best(wanted, candidates, clock.now())
     if locked is None:
         raise NothingReadyError
     task_id, attempt_count = locked
@@ -214,14 +212,12 @@ def claim(request: PollRequest, worker: WorkerRegistration, candidates: Sequence
     return Claimed(facts=leased, body=task_body(leased))
 
 
-def _reserve(request: PollRequest, candidate: Candidate, attempt_id: str | None) -> PollReceipt | None:
+def _reserve(request: PollRequest, candidate: Candidate, attempt_id: str | None, now: datetime) -> PollReceipt | None:
     """Hold the poll id before any task is locked, filled in with the likely task, so that it need not be updated."""
     if request.receipt_id is None or request.poll_request_id is None:
         return None
     settings = conf.current()
     lease = _lease_seconds(request.kind)
-    # The process's clock will do, with a margin: a receipt's age is minutes, and pruning asks whether the lease lives.
-    now = timezone.now()
     receipt = PollReceipt(
         id=request.receipt_id,
         namespace=request.namespace,
@@ -233,15 +229,14 @@ def _reserve(request: PollRequest, candidate: Candidate, attempt_id: str | None)
         attempt_number=candidate.attempt_count + 1,
         activity_attempt_id=attempt_id,
         created_at=now,
-        expires_at=now + timedelta(seconds=max(lease, settings.poll_receipt_seconds) + _MOST_SKEW_SECONDS),
+        expires_at=now + timedelta(seconds=max(lease, settings.poll_receipt_seconds)),
     )
     if not claiming.reserve_receipt(receipt):
         raise Refusal(Reason.POLL_REQUEST_BUSY, "Another request with this poll request id is being served.")
     return receipt
 
 
-def _lock_best(wanted: Wanted, candidates: Sequence[Candidate]) -> tuple[str, int] | None:
-    now = timezone.now()
+def _lock_best(wanted: Wanted, candidates: Sequence[Candidate], now: datetime) -> tuple[str, int] | None:
     if not wanted.types:
         return claiming.lock_candidate(wanted, now, None)
     for candidate in candidates:

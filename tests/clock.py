@@ -62,9 +62,13 @@ def engine_clock_in_hand() -> Iterator[EngineClock]:
     def still() -> datetime:
         return clock.now
 
+    def no_time_passes(reading: engine_clock.ClockReading) -> datetime:
+        return clock.now
+
     with (
         mock.patch.object(engine_clock, "_EXPRESSIONS", _Expressions(clock)),
         mock.patch.object(engine_clock, "datetime", Still),
+        mock.patch.object(engine_clock.ClockReading, "now", no_time_passes),
         mock.patch.object(timezone, "now", still),
     ):
         yield clock

@@ -58,6 +58,15 @@ class Name(AnswerField):
     base = {"type": "string", "minLength": 1, "maxLength": 255}
 
 
+class AsSent(AnswerField):
+    """What the request says, repeated before anybody has looked at it."""
+
+    base = {"type": "string"}
+
+    def __init__(self, **schema: Any) -> None:
+        super().__init__("As sent; null if it was not.", null=True, **schema)
+
+
 class Moment(AnswerField):
     """A time in UTC with six fractional digits and a `Z`."""
 

@@ -33,8 +33,6 @@ from wire.errors import STATUS_OF_KIND
 from wire.models import ROLES
 from wire.versions import CONTROL_VERSION
 
-RUN_STATUSES = (*RunStatus.values, "running")
-
 
 def status_of(answer: type[Body]) -> int:
     """The status an answer is sent with: its own, or the one that the table of errors gives its reason."""
@@ -181,9 +179,9 @@ class ControlPlaneBlock(Body):
     workflow_type = Name(optional=True)
     namespace = Text(optional=True)
     business_key = Name(null=True, optional=True)
-    status = OneWord(RUN_STATUSES, optional=True)
+    status = OneWord(RunStatus.values, optional=True)
     status_bucket = OneWord(("running", "completed", "failed"), optional=True)
-    run_status = OneWord(RUN_STATUSES, optional=True)
+    run_status = OneWord(RunStatus.values, optional=True)
     is_terminal = Flag(optional=True)
     task_queue = Name(optional=True)
     run_number = Whole(optional=True, minimum=1)

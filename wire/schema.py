@@ -224,7 +224,8 @@ def _shared_answers(view: ApiView, *, has_fields: bool) -> list[type[Body]]:
         found.append(shared.InvalidNamespace)
         if view.needs_namespace():
             found.append(shared.NamespaceNotFound)
-        found += [shared.BackendLockPressure, shared.BackendUnavailable]
+        if type(view).unavailable is ApiView.unavailable:
+            found += [shared.BackendLockPressure, shared.BackendUnavailable]
     if has_fields:
         found.append(shared.ValidationFailed)
     return [*found, shared.MethodNotAllowed, shared.ServerError]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.validators import ProhibitNullCharactersValidator
 from rest_framework import serializers
 
 from durable.commands.fields import as_whole, envelope_fault
@@ -47,6 +48,9 @@ class TextField(Described, serializers.CharField):
     def __init__(self, **options: Any) -> None:
         self.allow_controls: bool = options.pop("allow_controls", False)
         super().__init__(**options)
+        if self.allow_controls:
+            # NUL is one of them: a worker must be able to report whatever its exception says.
+            self.validators = [one for one in self.validators if not isinstance(one, ProhibitNullCharactersValidator)]
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string"} if self.allow_blank else {"type": "string", "minLength": 1}

@@ -152,7 +152,8 @@ class RegisterRequest(serializers.Serializer[Any]):
     capability_manifest = ManifestField(
         required=False,
         allow_null=True,
-        help_text="By capability. `local_activities`, `worker_sessions`, `sticky_execution` must agree with the list.",
+        help_text="Needed from protocol 1.18 on. By capability; `local_activities`, `worker_sessions` and"
+        " `sticky_execution` must agree with the list.",
     )
     max_concurrent_workflow_tasks = _concurrency("Workflow tasks")
     max_concurrent_activity_tasks = _concurrency("Activity tasks")
@@ -179,7 +180,9 @@ class WorkerHeartbeatRequest(serializers.Serializer[Any]):
 class DeregisterRequest(serializers.Serializer[Any]):
     """Which incarnation of the worker."""
 
-    registration_token = serializers.RegexField(r"^[0-9a-f]{32}\Z", help_text="As the registration returned it.")
+    registration_token = serializers.RegexField(
+        r"^[0-9a-f]{32}\Z", trim_whitespace=False, help_text="As the registration returned it."
+    )
 
 
 class ActivityPollRequest(serializers.Serializer[Any]):

@@ -47,7 +47,7 @@ def read_time_outs(fields: Fields) -> dict[str, int | None]:
 
 
 def _validate(fields: Fields) -> ScheduleActivity | None:
-    activity_type = fields.text("activity_type", required=True)
+    activity_type = fields.name("activity_type", required=True)
     if fields.raw.get("worker_session") is not None:
         raise Refusal(Reason.WORKER_SESSIONS_UNAVAILABLE, "Worker sessions are not available on this server.")
     cancellation_policy = fields.choice("cancellation_policy", CANCELLATION_POLICIES)
@@ -58,7 +58,7 @@ def _validate(fields: Fields) -> ScheduleActivity | None:
             capability="cooperative_cancellation",
             command_type="schedule_activity",
         )
-    task_queue, place = fields.text("queue"), read_place(fields)
+    task_queue, place = fields.name("queue"), read_place(fields)
     arguments = fields.envelope("arguments") or EMPTY_LIST
     policy = read_policy(fields, read_time_outs(fields))
     if activity_type is None:

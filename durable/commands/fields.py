@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from durable.ids import is_id
+
 Errors = dict[str, list[str]]
 
 MOST_SECONDS = 315_360_000  # ten years
@@ -34,10 +36,19 @@ class Fields:
             return None
         return value
 
+    def name(self, name: str, *, required: bool = False) -> str | None:
+        """A type or a queue: 1 to 255 bytes without control characters, as on every other route."""
+        value = self.text(name, required=required)
+        if value is not None and (len(value.encode()) > 255 or not is_id(value)):
+            self.fault(name, "At most 255 bytes without control characters are allowed.")
+            return None
+        return value
+
     def message(self, name: str = "message", *, required: bool = False, longest: int = 1_000_000) -> str | None:
-        """A text for people. An exception without words is legal in every language, so it may be empty."""
-        if self.raw.get(name) == "":
-            return ""
+        """A text for people. An exception without words is legal in every language, so it may be blank."""
+        value = self.raw.get(name)
+        if isinstance(value, str) and not value.strip():
+            return value[:longest]
         return self.text(name, required=required, longest=longest)
 
     def whole(self, name: str, *, least: int, most: int = MOST_SECONDS, required: bool = False) -> int | None:

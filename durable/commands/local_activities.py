@@ -68,7 +68,7 @@ class RecordLocalActivity:
 
 
 def _validate(fields: Fields) -> RecordLocalActivity | None:
-    activity_type = fields.text("activity_type", required=True)
+    activity_type = fields.name("activity_type", required=True)
     fields.choice("execution_mode", ("local",), required=True)
     outcome = fields.choice("outcome", OUTCOMES, required=True)
     policy = read_policy(fields, read_time_outs(fields))

@@ -158,7 +158,11 @@ class Migration(migrations.Migration):
                 "ordering": ("name",),
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("name__regex", "^[a-z0-9._-]+$")), name="durable_namespace_named"
+                        condition=models.Q(
+                            models.Q(("name", ""), _negated=True),
+                            models.Q(("name__regex", "[^a-z0-9._-]"), _negated=True),
+                        ),
+                        name="durable_namespace_named",
                     )
                 ],
             },
@@ -484,7 +488,11 @@ class Migration(migrations.Migration):
             options={
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("id__regex", "^[A-Za-z0-9._:-]+$")), name="durable_workflow_id_form"
+                        condition=models.Q(
+                            models.Q(("id", ""), _negated=True),
+                            models.Q(("id__regex", "[^A-Za-z0-9._:-]"), _negated=True),
+                        ),
+                        name="durable_workflow_id_form",
                     )
                 ],
             },

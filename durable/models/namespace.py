@@ -18,7 +18,9 @@ class Namespace(models.Model):
     class Meta:
         ordering = ("name",)
         constraints = (
-            models.CheckConstraint(name="durable_namespace_named", condition=models.Q(name__regex=r"^[a-z0-9._-]+$")),
+            models.CheckConstraint(
+                name="durable_namespace_named", condition=~models.Q(name="") & ~models.Q(name__regex=r"[^a-z0-9._-]")
+            ),
         )
 
     def __str__(self) -> str:

@@ -24,8 +24,9 @@ class Workflow(models.Model):
 
     class Meta:
         constraints = (
+            # Not `^…+$`: on two of the databases `$` lets a final line break through.
             models.CheckConstraint(
-                name="durable_workflow_id_form", condition=models.Q(id__regex=r"^[A-Za-z0-9._:-]+$")
+                name="durable_workflow_id_form", condition=~models.Q(id="") & ~models.Q(id__regex=r"[^A-Za-z0-9._:-]")
             ),
         )
 

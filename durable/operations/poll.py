@@ -6,9 +6,8 @@ serves the poll parks it between tries (durable.wakeups).
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from durable import claims
 from durable.claims import Claimed, NothingReadyError, PollRequest
@@ -17,6 +16,7 @@ from durable.models import WorkerRegistration
 from durable.refusals import Reason, Refusal
 from durable.sql import claiming
 from durable.sql.claiming import Candidate
+from durable.sql.clock import ClockReading
 from durable.sql.transactions import transactional
 from durable.states import TaskKind
 from durable.wakeups.hints import publish
@@ -40,13 +40,15 @@ class Ready:
 
     worker: WorkerRegistration
     candidates: list[Candidate]
+    clock: ClockReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nothing:
     """Nothing for this worker now. `was_busy`: another request with this poll id is being served, look again soon."""
 
-    worker: WorkerRegistration | None = None
+    worker: WorkerRegistration
+    clock: ClockReading
     was_busy: bool = False
 
 
@@ -56,20 +58,22 @@ def look(request: PollRequest, *, history_page_size: int | None = None) -> Lease
     Refuses what `claims.admit` and `claims.replay` refuse, and worker_draining.
     """
     facts = claiming.look_up_poll(request.namespace, request.worker_id, request.receipt_id)
-    worker = claims.admit(request, facts.worker, facts.now)
+    worker = claims.admit(request, facts.worker, facts.clock.moment)
     if (found := claims.replay(request, facts)) is not None:
         return _leased(found, history_page_size, is_replay=True)
     claims.refuse_draining(worker)
-    return look_again(request, worker, facts.now)
+    return look_again(request, Nothing(worker=worker, clock=facts.clock))
 
 
-def look_again(request: PollRequest, worker: WorkerRegistration, now: datetime) -> Ready | Nothing:
+def look_again(request: PollRequest, before: Nothing) -> Ready | Nothing:
     """Probe for an admitted poll: one read. The claim itself admits again."""
     if request.kind == TaskKind.WORKFLOW and "workflow" not in request.task_kinds:
         # There are no update validation tasks yet, so a poll for nothing else finds nothing.
-        return Nothing(worker=worker)
-    candidates = claiming.probe(claims.wanted_by(request, worker), now)
-    return Ready(worker=worker, candidates=candidates) if candidates else Nothing(worker=worker)
+        return before
+    candidates = claiming.probe(claims.wanted_by(request, before.worker), before.clock.now())
+    if not candidates:
+        return Nothing(worker=before.worker, clock=before.clock)
+    return Ready(worker=before.worker, candidates=candidates, clock=before.clock)
 
 
 def lease(request: PollRequest, ready: Ready, *, history_page_size: int | None = None) -> Leased | Nothing:
@@ -84,12 +88,12 @@ def lease(request: PollRequest, ready: Ready, *, history_page_size: int | None =
         let_go = False
     except NothingReadyError:
         let_go = False
-        return Nothing(worker=ready.worker)
+        return Nothing(worker=ready.worker, clock=ready.clock)
     except Refusal as refusal:
         if refusal.reason != Reason.POLL_REQUEST_BUSY:
             raise
         let_go = False
-        return Nothing(worker=ready.worker, was_busy=True)
+        return Nothing(worker=ready.worker, clock=ready.clock, was_busy=True)
     finally:
         if let_go:
             publish(request.queue_key)
@@ -98,7 +102,7 @@ def lease(request: PollRequest, ready: Ready, *, history_page_size: int | None =
 
 @transactional
 def _claim(request: PollRequest, ready: Ready) -> Claimed:
-    return claims.claim(request, ready.worker, ready.candidates)
+    return claims.claim(request, ready.worker, ready.candidates, clock=ready.clock)
 
 
 def _leased(claimed: Claimed, history_page_size: int | None, *, is_replay: bool) -> Leased:
@@ -111,5 +115,4 @@ def _leased(claimed: Claimed, history_page_size: int | None, *, is_replay: bool)
             size=history_page_size,
             history_bytes=facts.run.history_bytes,
         )
-    server_time = facts.now + timedelta(seconds=time.monotonic() - facts.read_at)
-    return Leased(claimed=claimed, page=page, server_time=server_time, is_replay=is_replay)
+    return Leased(claimed=claimed, page=page, server_time=facts.clock.now(), is_replay=is_replay)

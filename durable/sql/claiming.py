@@ -16,7 +16,7 @@ from typing import Any
 from django.db import DatabaseError
 
 from durable.models import ActivityAttempt, ActivityExecution, HistoryEvent, PollReceipt, Run, Task, WorkerRegistration
-from durable.sql.clock import clock_sql, clock_value
+from durable.sql.clock import ClockReading, clock_sql, clock_value
 from durable.sql.locking import TASK, for_update
 from durable.sql.rows import Columns, fetch_all, fetch_one, insert, insert_if, vendor
 from durable.sql.transactions import is_lock_timeout
@@ -54,7 +54,7 @@ _EXECUTIONS, _ATTEMPTS = ActivityExecution._meta.db_table, ActivityAttempt._meta
 class PollFacts:
     """What admission decides on: one read."""
 
-    now: datetime
+    clock: ClockReading
     worker: WorkerRegistration | None
     receipt: PollReceipt | None
 
@@ -73,7 +73,7 @@ def look_up_poll(namespace: str, worker_id: str, receipt: str | None) -> PollFac
     )
     row = fetch_one(sql, (namespace, worker_id, receipt or ""))
     return PollFacts(
-        now=clock_value(row[0]),
+        clock=ClockReading(clock_value(row[0]), time.monotonic()),
         worker=WORKER.decode_joined(row, 1),
         receipt=RECEIPT.decode_joined(row, 1 + len(WORKER)),
     )
@@ -218,9 +218,7 @@ def lock_candidate(wanted: Wanted, now: datetime, type_: str | None) -> tuple[st
 class TaskFacts:
     """Everything a task's body is built from, and who holds the registration now: one read, no lock."""
 
-    now: datetime
-    # The process's monotonic clock at the moment `now` was read, in seconds.
-    read_at: float
+    clock: ClockReading
     task: Task
     run: Run
     worker: WorkerRegistration | None
@@ -228,6 +226,11 @@ class TaskFacts:
     input_payload: str | None
     execution: ActivityExecution | None
     attempt: ActivityAttempt | None
+
+    @property
+    def now(self) -> datetime:
+        """The moment of the read: after the task's lock, where the task is locked."""
+        return self.clock.moment
 
 
 def read_task_facts(task_id: str, *, kind: str, worker_id: str, attempt_id: str | None = None) -> TaskFacts | None:
@@ -256,8 +259,7 @@ def read_task_facts(task_id: str, *, kind: str, worker_id: str, attempt_id: str 
     start = 1 + len(TASK) + len(RUN_FACTS) + len(WORKER_STANDING)
     is_activity = kind == TaskKind.ACTIVITY
     return TaskFacts(
-        now=clock_value(row[0]),
-        read_at=read_at,
+        clock=ClockReading(clock_value(row[0]), read_at),
         task=TASK.decode(row[1 : 1 + len(TASK)]),
         run=RUN_FACTS.decode(row[1 + len(TASK) : 1 + len(TASK) + len(RUN_FACTS)]),
         worker=WORKER_STANDING.decode_joined(row, 1 + len(TASK) + len(RUN_FACTS)),

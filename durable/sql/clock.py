@@ -7,6 +7,8 @@ clock finer than the process's, and it is the same machine.
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from durable.sql.rows import aware, fetch_one, vendor
@@ -27,6 +29,18 @@ def clock_sql() -> str:
 def clock_value(value: object) -> datetime:
     """What `clock_sql()` returned, as an aware time."""
     return aware(value) or datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """The database's time as it was read, and how far this process's monotonic clock was then, in seconds."""
+
+    moment: datetime
+    read_at: float
+
+    def now(self) -> datetime:
+        """The database's time now, as well as this process can tell."""
+        return self.moment + timedelta(seconds=time.monotonic() - self.read_at)
 
 
 def read_clock() -> datetime:

@@ -62,7 +62,10 @@ def _as_bool(value: Any) -> bool | None:
 def encode(value: Any) -> Any:
     """One value as this database's cursor takes it; JSON columns are encoded by whoever knows the column."""
     kind = type(value)
-    if kind is str or kind is int or value is None:
+    if kind is str:
+        # PostgreSQL's text cannot hold NUL, so no column does; the JSON of an event escapes it and keeps it.
+        return value.replace("\x00", "\N{SYMBOL FOR NULL}") if "\x00" in value else value
+    if kind is int or value is None:
         return value
     if kind is datetime:
         # PostgreSQL's driver knows zones; the others are given UTC without one, as Django stores it.

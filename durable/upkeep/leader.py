@@ -22,12 +22,15 @@ def take_leadership(holder: str) -> bool:
     """Take or keep the leadership; False while another process holds it."""
     now = read_clock()
     expires_at = now + timedelta(seconds=conf.current().upkeep_leader_seconds)
-    if rows.insert([UpkeepLeader(name=NAME, holder=holder, expires_at=expires_at)], or_ignore=True):
-        return True
     free = UpkeepLeader.objects.filter(name=NAME, holder=holder) | UpkeepLeader.objects.filter(
         name=NAME, expires_at__lte=now
     )
-    return free.update(holder=holder, expires_at=expires_at) == 1
+    # The insert comes last: on MariaDB it keeps a shared lock on a row that exists, and two processes that went on to
+    # update it would wait for each other.
+    return (
+        free.update(holder=holder, expires_at=expires_at) == 1
+        or rows.insert([UpkeepLeader(name=NAME, holder=holder, expires_at=expires_at)], or_ignore=True) == 1
+    )
 
 
 @transactional

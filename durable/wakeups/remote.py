@@ -98,6 +98,7 @@ class RemoteHints:
                 self._receive(notice.payload)
         finally:
             test.cancel()
+            await asyncio.gather(test, return_exceptions=True)
             self.is_connected = False
             metrics.LISTENER_CONNECTED.set(0)
 
@@ -133,9 +134,17 @@ class RemoteHints:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            keys, self._pending = self._pending, set()
-            for key in keys:
-                await self._notify(link, json.dumps([self._name, *key]))
+            unsent, self._pending = self._pending, set()
+            try:
+                while unsent:
+                    key = next(iter(unsent))
+                    await self._notify(link, json.dumps([self._name, *key]))
+                    unsent.discard(key)
+            finally:
+                if unsent:
+                    # The connection broke: the next one sends them.
+                    self._pending |= unsent
+                    self._wanted.set()
             await asyncio.sleep(DEBOUNCE_SECONDS)
 
     @staticmethod

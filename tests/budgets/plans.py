@@ -124,9 +124,7 @@ def _postgresql_plan(statement: Statement) -> Plan:
     rows = 0
     for node in _nodes(root):
         loops = node["Actual Loops"]
-        looked_at = (
-            node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
-        )
+        removed = sum(node.get(f"Rows Removed by {step}", 0) for step in ("Filter", "Index Recheck"))
         if "Index Name" in node:
             plan.indexes.add(node["Index Name"])
         if node["Node Type"] == "Seq Scan":

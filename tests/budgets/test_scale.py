@@ -349,11 +349,10 @@ PAGE = 50
 def test_lists_runs_by_key_on_the_first_page_and_far_behind_it(
     worker: Worker, statements: Statements, query: str, index: str
 ) -> None:
-    far = worker.api.get(f"/api/workflows?{query}&page_size=200").body["next_page_token"]
+    path = f"/api/workflows?{query}"
+    far = worker.api.get(f"{path}&page_size=200").body["next_page_token"]
     for _ in range(8):
-        far = (
-            worker.api.get(f"/api/workflows?{query}&page_size=200&next_page_token={far}").body["next_page_token"] or far
-        )
+        far = worker.api.get(f"{path}&page_size=200&next_page_token={far}").body["next_page_token"] or far
 
     for token in ("", f"&next_page_token={far}"):
         with statements.during() as cost:

@@ -60,11 +60,11 @@ class Line:
             else:
                 if status < 500:
                     self._traffic.answered += 1
-                    return status, answer
+                    return status, json.loads(answer)
             self._traffic.repeated += 1
             time.sleep(0.02)
 
-    def _exchange(self, path: str, content: bytes) -> tuple[int, dict[str, Any]]:
+    def _exchange(self, path: str, content: bytes) -> tuple[int, bytes]:
         if self._connection is None:
             self._connection = http.client.HTTPConnection("127.0.0.1", self._traffic.server.port, timeout=20)
         headers = {
@@ -75,7 +75,7 @@ class Line:
         }
         self._connection.request("POST", path, content, headers)
         response = self._connection.getresponse()
-        return response.status, json.loads(response.read())
+        return response.status, response.read()
 
 
 class RawWorker:

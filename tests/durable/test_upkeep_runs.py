@@ -74,7 +74,8 @@ def test_closing_cancels_what_is_open_with_its_events(clock: EngineClock) -> Non
     sweeps.time_out_runs()
 
     recorded = make.event_types(started.run.id)[-4:]
-    assert recorded == ["ActivityStarted", "ActivityCancelled", "ActivityCancelled", "WorkflowTimedOut"]
+    assert sorted(recorded[:3]) == ["ActivityCancelled", "ActivityCancelled", "ActivityStarted"]
+    assert recorded[recorded.index("ActivityStarted") + 1] == "ActivityCancelled"
     assert {make.task_of(one).status for one in (held, decision)} == {TaskStatus.CANCELLED}
     assert ActivityAttempt.objects.get(task_id=held.task_id).status == AttemptStatus.CANCELLED
     assert_timed_out(started, "run_timeout")

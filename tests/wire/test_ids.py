@@ -131,7 +131,7 @@ def test_finds_nothing_under_it_in_a_path(populated: ApiClient, text: str) -> No
             assert response.status == 404, route
 
 
-@pytest.mark.parametrize("text", ["\x00", "a\x00b", "\n", "\x7f", "x" * 9000], ids=lambda text: ascii(text[:8]))
+@pytest.mark.parametrize("text", ["\x00", "a\x00b", "a\nb", "\x7f", "x" * 9000], ids=lambda text: ascii(text[:8]))
 def test_has_no_fault_with_it_in_a_query(api: ApiClient, text: str) -> None:
     for field in ("workflow_type", "status", "query", "page_size", "next_page_token"):
         response = api.get(f"/api/workflows?{field}={quote(text)}")
@@ -253,10 +253,10 @@ def test_has_a_constraint_against_it_as_a_workflow_id(text: str) -> None:
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("text", ["", " ", "  \t"])
 def test_has_a_constraint_against_it_as_a_worker_id(text: str) -> None:
-    row = make.register("w-1")
+    make.register("w-1")
 
     with pytest.raises(IntegrityError), transaction.atomic():
-        WorkerRegistration.objects.filter(pk=row.pk).update(worker_id=text)
+        WorkerRegistration.objects.update(worker_id=text)
 
 
 @pytest.mark.usefixtures("database")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from durable.protocol import COOPERATIVE_FLOOR
 from durable.refusals import Reason
 from durable.states import ActivityStatus, AttemptStatus, TaskStatus
-from wire.answer_fields import Answers, Body, Const, Flag, Id, Moment, Name, Nothing, OneWord, Text, Whole
+from wire.answer_fields import Answers, AsSent, Body, Const, Flag, Id, Moment, Name, Nothing, OneWord, Text, Whole
 from wire.answers import BackendRefused, WorkerRefusal, closed_reason, run_status
 from worker_api.answers.tasks import ActivityDeadlines
 
@@ -160,9 +160,9 @@ class ActivityTaskFailedBefore(_ActivityReportedBefore):
 
 class _ActivityReportUnavailable(BackendRefused):
     task_id = Text()
-    activity_attempt_id = Text("As sent.")
-    lease_owner = Name("As sent.")
-    worker_id = Name("The lease owner.")
+    activity_attempt_id = AsSent()
+    lease_owner = AsSent()
+    worker_id = Text("The lease owner.", null=True)
 
 
 class ActivityCompleteUnavailable(_ActivityReportUnavailable):

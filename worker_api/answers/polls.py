@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from durable.refusals import Reason
-from wire.answer_fields import Answers, Body, Const, Moment, Name, Nothing, OneOf, OneWord, Text, Whole, listed
+from wire.answer_fields import Answers, AsSent, Body, Const, Moment, Name, Nothing, OneOf, OneWord, Text, Whole, listed
 from wire.answers import BackendUnavailable, Unavailable, WorkerRefusal
 from worker_api.answers.tasks import ClaimedActivityTask, ClaimedWorkflowTask, CompressedWorkflowTask
 from worker_api.answers.workers import WorkerNotRegistered
@@ -118,8 +118,8 @@ class PollLockPressure(Unavailable):
     task = Nothing()
     poll_status = Const("backend_lock_pressure")
     task_kind = OneWord(_TASK_KINDS)
-    task_queue = Name("As sent.")
-    namespace = Name()
+    task_queue = AsSent()
+    namespace = Text()
     request_admitted = Const(False)
 
 
@@ -130,10 +130,10 @@ class PollUnavailable(BackendUnavailable):
     outcome = Const("unknown")
     task = Nothing()
     poll_status = Const("backend_unavailable")
-    task_queue = Name("As sent.")
-    namespace = Name()
-    worker_id = Name("As sent.")
-    poll_request_id = Text("As sent.", null=True)
+    task_queue = AsSent()
+    namespace = Text()
+    worker_id = AsSent()
+    poll_request_id = AsSent()
     retry_same_poll_request_id = Const(True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from durable.refusals import Kind, Reason
-from wire.answer_fields import Answers, Body, Const, Name, Nothing, OneWord, Text, Whole, listed
+from wire.answer_fields import Answers, AsSent, Body, Const, Name, Nothing, OneWord, Text, Whole, listed
 from wire.answers import BackendRefused, WorkerRefusal
 from worker_api.requests import RUNTIMES, ManifestField
 
@@ -70,8 +70,8 @@ class RegisterUnavailable(BackendRefused):
     """The registration may or may not have happened; sent again, it makes a new incarnation."""
 
     operation = Const("register_worker")
-    worker_id = Name("As sent.", null=True)
-    task_queue = Name("As sent.")
+    worker_id = AsSent()
+    task_queue = AsSent()
 
 
 class WorkerHeartbeatRecorded(Body):
@@ -102,7 +102,7 @@ class WorkerHeartbeatUnavailable(BackendRefused):
     """The heartbeat may or may not have been recorded; the next one will do."""
 
     operation = Const("heartbeat_worker")
-    worker_id = Name("As sent.")
+    worker_id = AsSent()
     task_queue = Nothing()
 
 
@@ -156,7 +156,7 @@ class DeregisterUnavailable(BackendRefused):
 
     operation = Const("deregister_worker")
     worker_id = Text()
-    registration_token = Text("As sent.")
+    registration_token = AsSent()
 
 
 REGISTER: Answers = (

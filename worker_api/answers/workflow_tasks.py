@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from durable.refusals import Reason
 from durable.states import TaskStatus
-from wire.answer_fields import Answers, Body, Const, Flag, Id, Moment, Name, Nothing, OneWord, Text, Whole, listed
+from wire.answer_fields import (
+    Answers,
+    AsSent,
+    Body,
+    Const,
+    Flag,
+    Id,
+    Moment,
+    Name,
+    Nothing,
+    OneWord,
+    Text,
+    Whole,
+    listed,
+)
 from wire.answers import BackendRefused, WorkerRefusal, closed_reason, run_status
 from worker_api.answers.tasks import CompressedPage, PlainPage
 
@@ -150,9 +164,9 @@ class WorkerCapabilityNotSupported(WorkerRefusal):
 
 class _WorkflowReportUnavailable(BackendRefused):
     task_id = Text()
-    lease_owner = Name("As sent.")
-    worker_id = Name("The lease owner.")
-    workflow_task_attempt = Whole("As sent; decimal digits stay text.", type=["integer", "string"])
+    lease_owner = AsSent()
+    worker_id = Text("The lease owner.", null=True)
+    workflow_task_attempt = AsSent(type=["integer", "string"])
 
 
 class WorkflowCompleteUnavailable(_WorkflowReportUnavailable):

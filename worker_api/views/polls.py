@@ -6,8 +6,6 @@ import asyncio
 import time
 from typing import Any
 
-from django.utils import timezone
-
 from durable import conf, logs, metrics
 from durable.claims import PollRequest, wanted_by
 from durable.history.times import stamp
@@ -103,8 +101,6 @@ class PollView(WorkerView):
                 return leased
             if deadline <= time.monotonic():
                 return None
-            if outcome.worker is None:
-                raise AssertionError("an admitted poll has no registration")
             if len(hub) >= conf.current().long_poll_capacity:
                 raise _capacity_exhausted(request)
             hub.wait_for(waiter, wanted_by(request, outcome.worker))
@@ -203,10 +199,9 @@ def _window_seconds(data: dict[str, Any]) -> int:
 
 
 def _look(request: PollRequest, before: Nothing | None, page_size: int | None) -> Leased | Ready | Nothing:
-    if before is None or before.worker is None or before.was_busy:
+    if before is None or before.was_busy:
         return poll.look(request, history_page_size=page_size)
-    # Only SQLite takes the time as a parameter, and there it costs no statement.
-    return poll.look_again(request, before.worker, timezone.now())
+    return poll.look_again(request, before)
 
 
 def _lease(request: PollRequest, ready: Ready, page_size: int | None) -> Leased | Nothing:
