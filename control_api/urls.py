@@ -20,6 +20,6 @@ urlpatterns = [
     path("workflows/<str:workflow_id>/runs/<str:run_id>/history", workflows.HistoryView.as_view()),
     path("workflows/<str:workflow_id>/runs/<str:run_id>/cancel", workflows.CancelRunView.as_view()),
     path("workflows/<str:workflow_id>/runs/<str:run_id>/terminate", workflows.TerminateRunView.as_view()),
-    re_path(r"(?s)^worker(/.*)?\Z", discovery.UnknownWorkerRouteView.as_view()),
-    re_path(r"(?s)^.*\Z", discovery.UnknownRouteView.as_view()),
+    re_path(r"^worker(/[\s\S]*)?\Z", discovery.UnknownWorkerRouteView.as_view()),
+    re_path(r"^[\s\S]*\Z", discovery.UnknownRouteView.as_view()),
 ]

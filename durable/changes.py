@@ -167,6 +167,10 @@ class RunChanges:
             {"visible_sequence": self.run.last_history_sequence},
             {"id": task_id, "status": TaskStatus.READY},
         )
+        if touched and self._wakes:
+            # A failed task's retry that is still backing off: something happened, so it is tried at once.
+            at_once = {"due": True, "due_at": None, "available_at": self.now}
+            rows.update(Task, at_once, {"id": task_id, "due": False})
         if touched:
             hint_after_commit(
                 Task(namespace=self.run.namespace, task_queue=self.run.task_queue, kind=TaskKind.WORKFLOW)

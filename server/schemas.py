@@ -14,7 +14,7 @@ from django.urls import include, path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from control_api.views.discovery import MetricsView, UnknownRouteView, UnknownWorkerRouteView
-from wire.schema import Document, build_document
+from wire.documents import Document, build_document
 
 # Raised with every change of a contract: the last number for texts alone, the middle one for what clients may ignore,
 # the first for what they may not.

@@ -45,6 +45,7 @@ def django_db_setup(
         _relax_commits()
     yield
     with django_db_blocker.unblock():
+        _end_other_sessions()
         teardown_databases(configured, verbosity=0)
 
 
@@ -55,6 +56,16 @@ def _relax_commits() -> None:
             name = connection.ops.quote_name(connection.settings_dict["NAME"])
             cursor.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
         connection.close()
+
+
+def _end_other_sessions() -> None:
+    """A hint listener that was stopped while it connected may leave its session behind for a while."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
 
 
 @pytest.fixture

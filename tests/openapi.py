@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import yaml
 from jsonschema import Draft202012Validator
@@ -39,7 +40,8 @@ def check_exchange(method: str, path: str, status: int, request_body: Any, respo
 
     `path` is the request's, encoded or not, with or without a query; `request_body` is None where it was not JSON.
     """
-    path = path.partition("?")[0]
+    # Routes are matched after percent signs are decoded, once.
+    path = unquote(path.partition("?")[0])
     exchange = f"{method} {path} -> {status}"
     # A server sends the answer to HEAD without its body; what the body would be is the same.
     method = "GET" if method == "HEAD" else method

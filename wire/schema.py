@@ -1,4 +1,4 @@
-"""How drf-spectacular describes our views, and how an API document is built from them.
+"""How drf-spectacular describes our views (wire/documents.py builds the documents).
 
 A view says what it takes (`request_serializer`, `query_serializer`) and what it answers (`answers`); its docstring is
 the operation's text. Everything that the base view adds by itself, headers, envelope and refusals, is added here.
@@ -12,12 +12,9 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.extensions import OpenApiSerializerFieldExtension
-from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.types import OpenApiTypes
@@ -52,6 +49,10 @@ _TAGS = {
 }
 # Keys that tell the alternatives of one status apart, in the order in which they are tried.
 _DISCRIMINATORS = ("reason", "poll_status", "outcome", "type")
+
+
+class UndescribedError(Exception):
+    """Something is served that nothing describes; the message says what."""
 
 
 class DescribedFieldExtension(OpenApiSerializerFieldExtension):
@@ -170,8 +171,10 @@ class OperationSchema(AutoSchema):
         }
 
     def _answers(self) -> list[type[Body]]:
-        envelope = self.described.answer_envelope()
-        own = [enveloped(answer, envelope) for answer in self.described.answers[self.method.lower()]]
+        view, envelope = self.described, self.described.answer_envelope()
+        if self.method.lower() not in view.answers:
+            raise UndescribedError(f"{type(view).__name__}.answers does not say what {self.method} answers")
+        own = [enveloped(answer, envelope) for answer in view.answers[self.method.lower()]]
         has_fields = self._query_parameters() or (self.method == "POST" and self.described.request_serializer)
         every = _shared_answers(self.described, has_fields=bool(has_fields))
         return own + [enveloped(answer, envelope or shared.NoEnvelope) for answer in every]
@@ -318,89 +321,3 @@ _RETRY_AFTER = OpenApiParameter(
     required=True,
     description="Seconds to wait, as `retry_after_seconds` of the body.",
 )
-
-
-# -- documents ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """An API document: the routes of `patterns`, and what is answered where there is none."""
-
-    title: str
-    version: str
-    description: str
-    tags: dict[str, str]
-    patterns: list[Any]
-    unknown_route: type[ApiView]
-
-
-class UndescribedError(Exception):
-    """drf-spectacular had to guess; the message says what."""
-
-
-class _Generator(SchemaGenerator):
-    def __init__(self, document: Document) -> None:
-        super().__init__(patterns=document.patterns)
-        self.document = document
-
-    def parse(self, input_request: Any, public: Any) -> Any:
-        paths = super().parse(input_request, public)
-        view = self.document.unknown_route()
-        view.request = None  # type: ignore[assignment]  # as for every described view: there is none
-        schema = OperationSchema()
-        schema.view = view
-        schema.registry = self.registry
-        answer = enveloped(shared.UnknownRoute, view.answer_envelope())
-        content = {"application/json": {"schema": schema.resolve_serializer(answer, "response").ref}}
-        self.registry.register(
-            ResolvedComponent(
-                name="UnknownRoute",
-                type=ResolvedComponent.RESPONSE,
-                object=answer,
-                schema={"description": f"{answer.__doc__} Given for every other path.", "content": content},
-            )
-        )
-        return paths
-
-
-def build_document(document: Document) -> Schema:
-    """The OpenAPI document, always the same for the same code. Raises UndescribedError for what is not described."""
-    schema = _Generator(document).get_schema(request=None, public=True)
-    if GENERATOR_STATS:
-        guesses = [*GENERATOR_STATS._warn_cache, *GENERATOR_STATS._error_cache]
-        raise UndescribedError("\n".join(guesses))
-    info = {
-        "title": document.title,
-        "version": document.version,
-        "description": document.description,
-        "license": {"name": "MIT", "identifier": "MIT"},
-    }
-    tags = [{"name": name, "description": says} for name, says in document.tags.items()]
-    responses = _name_responses(schema["paths"])
-    parts = {**schema["components"], "responses": {**schema["components"]["responses"], **responses}}
-    return {
-        "openapi": schema["openapi"],
-        "info": info,
-        "tags": tags,
-        "paths": schema["paths"],
-        "components": dict(sorted(parts.items())),
-    }
-
-
-def _name_responses(paths: Schema) -> Schema:
-    """Replace answers of one body that several operations share by references; returns them by their body's name."""
-    uses: dict[str, list[tuple[Schema, str]]] = defaultdict(list)
-    for responses in (operation["responses"] for methods in paths.values() for operation in methods.values()):
-        for status, response in responses.items():
-            schema = response["content"].get("application/json", {}).get("schema", {})
-            if set(schema) == {"$ref"}:
-                uses[schema["$ref"].rpartition("/")[2]].append((responses, status))
-    named = {}
-    for name, places in sorted(uses.items()):
-        found = [responses[status] for responses, status in places]
-        if len(found) > 1 and all(response == found[0] for response in found):
-            named[name] = found[0]
-            for responses, status in places:
-                responses[status] = {"$ref": f"#/components/responses/{name}"}
-    return named

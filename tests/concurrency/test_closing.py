@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 from durable.changes import RunChanges
-from durable.models import ActivityAttempt, Task
+from durable.models import ActivityAttempt, HistoryEvent, Task
 from durable.operations.start_workflow import Started
 from durable.operations.stop_workflow import cancel_workflow, terminate_workflow
 from durable.operations.time_out_activity import time_out_activity
@@ -122,9 +122,11 @@ def test_activity_complete_vs_timeout_leaves_a_completed_step_alone() -> None:
         completion = in_thread(make.complete_step, step)
         gate.wait_until_reached()
         sweep = in_thread(time_out_activity, step.task_id)
-        wait_until_blocked()
+        if has_row_locks():
+            # Upkeep waits for nobody's run: there are others to look after.
+            assert sweep.result(20) is False
         gate.open()
-        completed, was_timed_out = completion.result(20), sweep.result(20)
+        completed, was_timed_out = completion.result(20), sweep.result(20) or time_out_activity(step.task_id)
 
     assert completed.outcome == "completed"
     assert was_timed_out is False
@@ -252,5 +254,5 @@ def test_close_reopen_neighbours_wait_for_nobody() -> None:
 
     assert make.run_of(first).open_task_id
     assert make.run_of(second).open_task_id
-    assert "ActivityCompleted" in make.event_types(first.run.id) + make.event_types(second.run.id)
+    assert HistoryEvent.objects.filter(event_type="ActivityCompleted").count() == 1
     check_invariants()

@@ -19,7 +19,7 @@ from durable.sql.clock import read_clock
 from durable.states import AttemptStatus, TaskKind, TaskStatus
 from tests import factories as make
 from tests.concurrency.scenes import expire_and_recover, run_with_leased_steps, workflow_tasks
-from tests.concurrency.tools import all_at_once, gate_after, in_thread, wait_until_blocked
+from tests.concurrency.tools import all_at_once, gate_after, has_row_locks, in_thread, wait_until_blocked
 from tests.factories import Lease
 from tests.invariants import check_invariants
 
@@ -63,10 +63,12 @@ def test_late_report_vs_recovery_leaves_a_report_that_was_in_time(kind: TaskKind
         reporting_ = in_thread(report, lease)
         gate.wait_until_reached()
         recovery = in_thread(recover_lease.recover_lease, lease.task_id)
-        wait_until_blocked()
+        if has_row_locks():
+            # Upkeep waits for nobody's run: there are others to look after.
+            assert recovery.result(20) is False
         gate.open()
         reporting_.result(20)
-        was_recovered = recovery.result(20)
+        was_recovered = recovery.result(20) or recover_lease.recover_lease(lease.task_id)
 
     assert was_recovered is False
     assert make.task_of(lease).status == TaskStatus.COMPLETED

@@ -190,8 +190,12 @@ def wait_for_the_dead_session() -> None:
 # -- going on ----------------------------------------------------------------------------------------------------------
 
 
-# What repeats are told that have no receipt of their own.
-_DONE_BEFORE = (Reason.INSTANCE_ALREADY_STARTED, Reason.RUN_NOT_ACTIVE, Reason.TASK_NOT_LEASED)
+# What a repeat is told by the operations that keep no receipt.
+_DONE_BEFORE = {
+    start_workflow: Reason.INSTANCE_ALREADY_STARTED,
+    cancel_workflow: Reason.RUN_NOT_ACTIVE,
+    fail_workflow_task: Reason.TASK_NOT_LEASED,
+}
 
 
 def repeat(call: Call) -> bool:
@@ -199,7 +203,7 @@ def repeat(call: Call) -> bool:
     try:
         outcome = call.run()
     except Refusal as refusal:
-        if refusal.reason not in _DONE_BEFORE:
+        if refusal.reason != _DONE_BEFORE.get(call.function):
             raise
         return True
     if isinstance(outcome, Leased):

@@ -324,6 +324,34 @@ def test_serves_each_list_from_an_index(
         assert ("SCAN durable_" if names else "FOR ORDER BY") not in plan, plan
 
 
+@pytest.mark.parametrize(
+    "lookups",
+    [{"lease_expires_at__isnull": "False"}, {"due_at__isnull": "False"}, {"run_id": "1"}, {"q": "1"}],
+    ids=str,
+)
+def test_serves_them_from_an_index_when_statistics_say_otherwise(console: Client, lookups: dict[str, str]) -> None:
+    if connection.vendor != "sqlite":
+        pytest.skip("reads SQLite's plans")
+    closed = {"status": "completed", "lease_owner": None, "leased_at": None, "lease_expires_at": None, "due_at": None}
+    make_rows(Task, range(5))
+    Task.objects.bulk_create(
+        Task(**{**row_values(Task, number), **closed, "run_id": "1"}) for number in range(5, 2_000)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE durable_task")
+
+    reads = [sql for sql in statements(console, list_url(Task, **lookups)) if 'FROM "durable_task"' in sql]
+
+    assert not [plan for plan in map(query_plan, reads) if "SCAN durable_task" in plan]
+
+
+@every_table
+def test_takes_spaces_for_no_search(console: Client, full_tables: None, model: type[models.Model]) -> None:
+    url = whole_list_url(model)
+
+    assert statements(console, f"{url}{'&' if '?' in url else '?'}q=+")[2:] == statements(console, url)[2:]
+
+
 def query_plan(sql: str) -> str:
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN QUERY PLAN {sql}")

@@ -120,6 +120,27 @@ def test_poison_row_does_not_stop_the_others(clock: EngineClock) -> None:
     assert [make.task_of(step).status for step in steps] == [TaskStatus.LEASED, TaskStatus.READY, TaskStatus.READY]
 
 
+def test_poison_rows_that_fill_a_batch_do_not_keep_a_sweep_from_the_others(
+    clock: EngineClock, override_durable: Callable[..., Any]
+) -> None:
+    override_durable(WORKER_STALE_AFTER_SECONDS=10**8, UPKEEP_BATCH_SIZE=2)
+    make.register()
+    for _ in range(5):
+        make.start()
+    for _ in range(5):
+        make.complete(make.lease_workflow(), make.schedule())
+    poison = [make.lease_activity() for _ in range(4)]
+    ActivityExecution.objects.filter(task_id__in=[step.task_id for step in poison]).delete()
+    clock.advance(1)
+    healthy = make.lease_activity()
+    clock.turn_to(make.task_of(healthy).lease_expires_at)
+
+    passes = [sweeps.recover_leases() for _ in range(3)]
+
+    assert [done.failed for done in passes] == [2, 2, 0]
+    assert make.task_of(healthy).status == TaskStatus.READY
+
+
 @pytest.mark.usefixtures("database")
 def test_poison_row_is_reported_to_operators_without_making_the_pass_a_failure() -> None:
     report_pass("recover_leases", Pass(handled=2, failed=1, error="DoesNotExist"))

@@ -14,17 +14,22 @@ from django.core.management import CommandError, call_command
 from django.urls import URLPattern, get_resolver
 from drf_spectacular.validation import validate_schema
 from jsonschema import Draft202012Validator
+from rest_framework.serializers import Field
 
 from control_api.views.discovery import UnknownRouteView, UnknownWorkerRouteView, cluster_info
 from durable.commands.registry import supported_types
 from durable.refusals import Reason, Refusal
+from server import schemas
 from server.management.commands import write_openapi
 from tests.openapi import check_exchange, document, resolve
 from wire.control_block import _PROJECTED
 from wire.errors import STATUS_OF_KIND
 from wire.roles import OPEN, ROUTE_ROLES
+from wire.schema import UndescribedError
 from wire.views import ApiView
 from worker_api.command_bodies import COMMANDS
+from worker_api.requests import RegisterRequest
+from worker_api.views.workers import RegisterView
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLANES = ("worker", "control")
@@ -141,6 +146,33 @@ def test_files_are_what_the_code_says() -> None:
     call_command("write_openapi", "--check")
 
 
+@pytest.mark.usefixtures("forgotten_documents")
+def test_fails_for_a_method_that_does_not_say_what_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RegisterView, "answers", {})
+
+    with pytest.raises(UndescribedError, match=r"RegisterView.answers does not say what POST answers"):
+        call_command("write_openapi", "--check")
+
+
+@pytest.mark.usefixtures("forgotten_documents")
+def test_fails_for_a_field_that_drf_spectacular_has_to_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Guessed(RegisterRequest):
+        unknown = Field(required=False)  # type: ignore[var-annotated]
+
+    monkeypatch.setattr(RegisterView, "request_serializer", Guessed)
+
+    with pytest.raises(UndescribedError, match="could not resolve serializer field"):
+        call_command("write_openapi", "--check")
+
+
+@pytest.fixture
+def forgotten_documents() -> Iterator[None]:
+    """The documents are built anew in this test, and after it."""
+    schemas.document.cache_clear()
+    yield
+    schemas.document.cache_clear()
+
+
 def test_check_fails_and_tells_what_drifted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("worker-protocol", "control-plane"):
         file = f"{name}-api.openapi.yaml"
@@ -178,6 +210,9 @@ def test_every_component_and_key_is_explained(plane: str) -> None:
         silent += [] if schema.get("description", "").strip() else [name]
         for key, part in schema.get("properties", {}).items():
             silent += [] if part.get("description") or next(references(part), None) else [f"{name}.{key}"]
+
+    for path, _, operation in operations(plane):
+        silent += [f"{path} {part['name']}" for part in operation.get("parameters", []) if not part.get("description")]
 
     assert silent == []
     assert not [name for name, schema in components(plane).items() if "exactly these keys" in schema["description"]]
@@ -251,6 +286,7 @@ def test_versions_and_namespace_are_described_as_headers() -> None:
             assert sent[header]["required"]
             assert "X-Namespace" in sent
             assert all(header in resolve(plane, answer)["headers"] for answer in operation["responses"].values())
+        assert header in document(plane)["components"]["responses"]["UnknownRoute"]["headers"]
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

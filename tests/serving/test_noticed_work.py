@@ -1,0 +1,135 @@
+"""Work reaches a poll that waits for it: at once from this process, by notice or by probing from others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+from unittest import mock
+
+import pytest
+from django.db import connection
+
+from durable.wakeups import hints
+from durable.wakeups.hints import QueueKey
+from durable.wakeups.remote import RemoteHints
+from durable.wakeups.runtime import Runtime
+from tests import factories as make
+from tests.client import ApiClient
+from tests.parking import in_loop, park_polls, wait_until
+from tests.server import ServerProcess
+
+# An idle machine takes 3 ms; the bound is what a busy one may take.
+IN_PROCESS_SECONDS = 0.5
+NEVER = 86_400
+
+
+def make_ready(kind: str) -> None:
+    """One more task of a kind; of the other one nothing that is ready stays."""
+    make.start()
+    if kind == "activity":
+        make.complete(make.lease_workflow("w-0"), make.schedule())
+
+
+@pytest.fixture(autouse=True)
+def _workers(database: None) -> None:
+    make.register()
+    make.register("w-0")
+
+
+@pytest.mark.parametrize("kind", ["workflow", "activity"])
+def test_hands_work_of_this_process_to_a_parked_poll_at_once(api: ApiClient, override_durable: Any, kind: str) -> None:
+    override_durable(PROBE_INTERVAL_SECONDS=NEVER)
+    took = []
+
+    for _ in range(3):
+        (waiting,) = park_polls(api, 1, kind)
+        began = time.monotonic()
+        make_ready(kind)
+        assert waiting.result(10).body["poll_status"] == "leased"
+        took.append(time.monotonic() - began)
+
+    print(f"{kind} task in the poller's hands after {min(took) * 1000:.1f} ms, transaction included")
+    assert min(took) < IN_PROCESS_SECONDS
+
+
+@pytest.mark.parametrize("kind", ["workflow", "activity"])
+def test_finds_work_that_nobody_hinted_at_by_probing(api: ApiClient, override_durable: Any, kind: str) -> None:
+    override_durable(PROBE_INTERVAL_SECONDS=0.2)
+    (waiting,) = park_polls(api, 1, kind)
+
+    with mock.patch.object(hints, "publish"):
+        make_ready(kind)
+
+    assert waiting.result(10).body["poll_status"] == "leased"
+
+
+def test_notices_work_that_another_process_commits(api: ApiClient, server: ServerProcess) -> None:
+    waiting = park_polls(api, 3)
+
+    body = {"workflow_type": "five", "workflow_id": "wf-1", "task_queue": make.QUEUE}
+    status, _ = server.call("POST", "/api/workflows", body)
+
+    assert status == 201
+    wait_until(lambda: any(one.done() for one in waiting))
+    leased = [one.result() for one in waiting if one.done()]
+    assert [answer.body["task"]["workflow_id"] for answer in leased] == ["wf-1"]
+    for one in waiting:
+        one.cancel()
+
+
+def test_hears_of_work_from_another_process_without_probing_where_the_database_can_tell(
+    api: ApiClient, override_durable: Any
+) -> None:
+    # PostgreSQL carries notices; the others have none, and there the probe is what notices.
+    has_notices = connection.vendor == "postgresql"
+    override_durable(PROBE_INTERVAL_SECONDS=NEVER if has_notices else 0.2)
+    other = in_loop(api, second_runtime)
+    wait_until(lambda: all(one.remote is None or one.remote.is_connected for one in (api.runtime, other)))
+    (waiting,) = park_polls(api, 1)
+
+    with mock.patch.object(hints, "publish", other._hint_from_thread):
+        make_ready("workflow")
+    answer = waiting.result(10)
+
+    api.wait(other.stop())
+    assert answer.body["poll_status"] == "leased"
+
+
+def second_runtime() -> Runtime:
+    """The insides of another serving process; it shares this one's event loop and nothing else."""
+    runtime = Runtime()
+    runtime.start()
+    return runtime
+
+
+def test_sends_one_notice_for_a_burst_and_one_for_what_came_after_it() -> None:
+    sent: list[str] = []
+
+    async def burst() -> None:
+        remote = RemoteHints(on_hint=None, on_gap=None)
+        sending = asyncio.create_task(remote._send(FakeLink(sent)))
+        for _ in range(100):
+            remote.send(QueueKey("default", make.QUEUE, "workflow"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        remote.send(QueueKey("default", make.QUEUE, "workflow"))
+        while len(sent) < 2:
+            await asyncio.sleep(0.001)
+        sending.cancel()
+
+    asyncio.run(asyncio.wait_for(burst(), 10))
+
+    assert [json.loads(notice)[1:] for notice in sent] == [["default", make.QUEUE, "workflow"]] * 2
+
+
+class FakeLink:
+    """A connection that only remembers what it is asked to notify."""
+
+    def __init__(self, sent: list[str]) -> None:
+        self._sent = sent
+
+    async def execute(self, sql: str, parameters: tuple[str, str]) -> None:
+        assert sql == "SELECT pg_notify(%s, %s)"
+        self._sent.append(parameters[1])
