@@ -116,7 +116,8 @@ USE_I18N = False
 USE_TZ = True
 
 STATIC_URL = "static/"
-STATIC_ROOT = BASE_DIR / "static-root"
+# Where `collectstatic` puts files for a web server that serves them itself; without one whitenoise finds them.
+STATIC_ROOT = env.str("STATIC_ROOT", default=None)
 WHITENOISE_USE_FINDERS = True
 
 X_FRAME_OPTIONS = "DENY"

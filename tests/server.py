@@ -17,7 +17,7 @@ from typing import Any
 from django.db import connection
 
 ROOT = Path(__file__).resolve().parent.parent
-TOKEN = "test-server-token"  # noqa: S105 of this process only
+TOKEN = "test-server-token"
 
 
 def database_url() -> str:
@@ -47,8 +47,12 @@ class ServerProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.token = TOKEN
         self.settings = settings
+        # What Python runs; a test may put a program around `manage.py`.
+        self.program = [str(ROOT / "manage.py")]
+        # What `serve` is told besides the port.
+        self.arguments: list[str] = []
         self.process: subprocess.Popen[bytes] | None = None
-        self.log = Path(os.environ.get("TMPDIR", "/tmp")) / f"durable-test-server-{self.port}.log"  # noqa: S108
+        self.log = Path(os.environ.get("TMPDIR", "/tmp")) / f"durable-test-server-{self.port}.log"
 
     def environment(self) -> dict[str, str]:
         """What a process of ours needs to use the same database."""
@@ -64,7 +68,7 @@ class ServerProcess:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(self.port)],
+                [sys.executable, *self.program, "serve", "--port", str(self.port), *self.arguments],
                 cwd=ROOT,
                 env=self.environment(),
                 stdout=log,

@@ -81,9 +81,11 @@ def read_place(fields: Fields) -> GroupPlace | None:
     if any(entry is None for entry in path):
         return None
     place = GroupPlace(tuple(entry for entry in path if entry is not None))
-    innermost = {name: fields.raw.get(name) for name in GROUP_FIELDS}
-    if any(value is not None for value in innermost.values()) and innermost != place.path[-1].fields():
-        fields.fault("parallel_group_id", "The top-level group fields must repeat the innermost entry of the path.")
+    top_level = {name: fields.raw.get(name) for name in GROUP_FIELDS}
+    if any(value is not None for value in top_level.values()):
+        top_level |= {name: as_whole(top_level[name]) for name in GROUP_FIELDS[2:]}
+        if top_level != place.path[-1].fields():
+            fields.fault("parallel_group_id", "The top-level group fields must repeat the innermost entry of the path.")
     if len({entry.base + entry.index for entry in place.path}) != 1:
         fields.fault("parallel_group_path", "base + index must name the same step in every entry.")
     return place

@@ -27,5 +27,8 @@ class UpkeepPass(models.Model):
     # Class name of the last error, never its text: that may quote a payload.
     last_error = models.CharField(max_length=255, blank=True, default="")
 
+    class Meta:
+        verbose_name_plural = "upkeep passes"
+
     def __str__(self) -> str:
         return str(self.duty)

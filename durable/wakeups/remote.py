@@ -103,7 +103,11 @@ class RemoteHints:
             metrics.LISTENER_CONNECTED.set(0)
 
     def _receive(self, payload: str) -> None:
-        sender, *key = json.loads(payload)
+        try:
+            sender, *key = json.loads(payload)
+        except (ValueError, TypeError):
+            # Anybody may notify; what is not a hint of ours must not end the listening.
+            return
         if sender == self._name:
             if not key:
                 self._heard_self.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -55,9 +56,9 @@ def kill_after(server: ServerProcess, progress: Callable[[], int], more: int) ->
     server.start()
 
 
-def kill_under_load(server: ServerProcess, seed: int) -> Traffic:
-    """Run the workload while the server is killed after random numbers of answers; returns when all runs are closed."""
-    moments = random.Random(seed)
+@contextmanager
+def load(server: ServerProcess) -> Iterator[Traffic]:
+    """Workers that run workflows which are started meanwhile; ends when all runs are closed."""
     traffic = Traffic(server)
     workers = [f"w-{number}" for number in range(WORKERS)]
     for worker_id in workers:
@@ -68,18 +69,28 @@ def kill_under_load(server: ServerProcess, seed: int) -> Traffic:
         for worker_id in workers:
             working.enter_context(RawWorker(traffic, worker_id))
         starter.start()
-        for _ in range(KILLS):
-            kill_after(server, lambda: traffic.answered, moments.randint(5, 50))
+        yield traffic
         starter.join(PATIENCE)
         eventually(lambda: not open_runs(), "all runs are closed", every=0.02, within=PATIENCE)
-    return traffic
 
 
 @pytest.mark.usefixtures("database")
-def test_records_each_step_once_when_workers_repeat_what_was_not_answered() -> None:
-    """Leases outlast the kills here: only receipts can tell what was done, and no work may be done twice."""
+def test_records_each_step_once_however_often_it_dies_at_a_commit() -> None:
+    """Leases outlast the server's absence: only receipts can tell what was done, and no work may be done twice."""
+    moments = random.Random(1)
     with serving() as server:
-        traffic = kill_under_load(server, seed=1)
+        server.program = ["-m", "tests.crash.doomed_server"]
+        with load(server) as traffic:
+            server.kill()
+            for number in range(KILLS):
+                doom = ("before", "after")[number % 2]
+                server.settings["DOOM"] = f"{doom}:{moments.randint(20, 60)}"
+                server.start()
+                assert server.process is not None
+                assert server.process.wait(PATIENCE) == -signal.SIGKILL
+                assert open_runs(), "the work was over before the kill"
+            del server.settings["DOOM"]
+            server.start()
 
     assert traffic.unexpected == []
     assert not traffic.reasons, "with leases this long nobody is late"
@@ -92,8 +103,10 @@ def test_records_each_step_once_when_workers_repeat_what_was_not_answered() -> N
 @pytest.mark.usefixtures("database")
 def test_ends_every_run_when_leases_expire_while_the_server_is_away() -> None:
     settings = {"DURABLE_ACTIVITY_LEASE_SECONDS": "1", "DURABLE_WORKFLOW_LEASE_SECONDS": "1"}
-    with serving(**settings) as server:
-        traffic = kill_under_load(server, seed=2)
+    moments = random.Random(2)
+    with serving(**settings) as server, load(server) as traffic:
+        for _ in range(KILLS):
+            kill_after(server, lambda: traffic.answered, moments.randint(5, 50))
 
     assert traffic.unexpected == []
     assert Run.objects.filter(status="completed").count() == WORKFLOWS

@@ -201,14 +201,14 @@ async def test_look_without_a_hint_wakes_nobody_else(line: Line) -> None:
 
 @in_line
 async def test_woken_poll_that_finds_nothing_passes_the_hint_to_another_kind(line: Line) -> None:
-    first, second, third = (await line.parked(1, *types) for types in (("other",), ("other",), ("five",)))
+    parked = await line.parked(2, "other") + await line.parked(1, "five")
     line.hub.hint(KEY)
     await settled()
 
-    line.hub.pass_on(first[0][0])
+    line.hub.pass_on(parked[0][0])
     await settled()
 
-    assert woken(first + second + third) == [True, False, True]
+    assert woken(parked) == [True, False, True]
 
 
 @in_line

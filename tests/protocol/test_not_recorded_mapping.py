@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from durable import receipts
 from durable.models import Task
-from durable.operations import complete_workflow_task, fail_workflow_task
+from durable.operations import complete_workflow_task
 from durable.receipts import NOT_RECORDED_REASONS, not_recorded
 from durable.refusals import Reason, Refusal
 
@@ -86,9 +86,8 @@ def test_n7_leaves_reasons_that_no_route_raises_yet_without_a_receipt(
 ) -> None:
     lease = leased_task()
     injected = Refusal(reason, "Injected.", task_id=lease.task_id, workflow_task_attempt=1)  # type: ignore[arg-type]
-    module = complete_workflow_task if report == "complete" else fail_workflow_task
 
-    with undocumented(), mock.patch.object(module, "check_workflow_task", return_value=injected):
+    with undocumented(), mock.patch.object(complete_workflow_task, "check_workflow_task", return_value=injected):
         response = rows.refused(populated, lease, report)
 
     assert response.plain == {
@@ -107,8 +106,7 @@ def test_n7_leaves_reasons_that_no_route_raises_yet_without_a_receipt(
 @pytest.fixture
 def unmapped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server whose reports are refused without a receipt."""
-    for module in (complete_workflow_task, fail_workflow_task):
-        monkeypatch.setattr(module, "not_recorded", lambda refusal, task, attempt: refusal)
+    monkeypatch.setattr(complete_workflow_task, "not_recorded", lambda refusal, task, attempt: refusal)
 
 
 @pytest.mark.usefixtures("unmapped")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 from unittest import mock
@@ -11,14 +12,21 @@ from django.db import InterfaceError, OperationalError, connection
 
 from durable import metrics
 from durable.models import WorkerRegistration
-from durable.sql import claiming
 from durable.sql.pool import Work
-from durable.wakeups import hints, runtime
+from durable.wakeups import runtime
 from tests import factories as make
 from tests.budgets.conftest import open_connections
 from tests.client import ApiClient, Response
 from tests.parking import park_polls, wait_until
 from tests.protocol.reports import poll
+
+
+@pytest.fixture
+def api(database: None, override_durable: Any) -> Iterator[ApiClient]:
+    """The API with short intervals between its rounds from the start."""
+    override_durable(PROBE_INTERVAL_SECONDS=0.05, WORKER_SEEN_INTERVAL_SECONDS=0.1)
+    with ApiClient() as client:
+        yield client
 
 
 def fault_count() -> float:
@@ -59,8 +67,7 @@ def poll_until_leased(api: ApiClient) -> list[Response]:
     return answers
 
 
-def test_goes_on_after_all_its_connections_broke(api: ApiClient, override_durable: Any) -> None:
-    override_durable(PROBE_INTERVAL_SECONDS=0.2)
+def test_goes_on_after_all_its_connections_broke(api: ApiClient) -> None:
     make.register()
     open_connections(api)
     make.start()
@@ -74,29 +81,12 @@ def test_goes_on_after_all_its_connections_broke(api: ApiClient, override_durabl
     assert all(answer.body["retryable"] for answer in answers[:-1])
 
 
-def test_probes_on_after_the_database_was_away(api: ApiClient, override_durable: Any) -> None:
-    override_durable(PROBE_INTERVAL_SECONDS=0.05)
-    make.register()
-    (waiting,) = park_polls(api, 1)
-    faults = fault_count()
-    is_away = mock.patch.object(claiming, "probe_many", side_effect=OperationalError("server closed"))
-
-    with is_away:
-        wait_until(lambda: fault_count() >= faults + 2)
-    with mock.patch.object(hints, "publish"):
-        make.start()
-
-    assert waiting.result(10).body["poll_status"] == "leased"
-
-
-def test_notes_signs_of_life_on_after_the_database_was_away(api: ApiClient, override_durable: Any) -> None:
-    override_durable(WORKER_SEEN_INTERVAL_SECONDS=0.1)
+def test_notes_signs_of_life_on_after_the_database_was_away(api: ApiClient) -> None:
     make.register()
     registered_at = last_heard()
     faults = fault_count()
     is_away = mock.patch.object(runtime, "note_workers_seen", side_effect=OperationalError("server closed"))
 
-    # A loop that sleeps since before the test wakes once under its old interval.
     with is_away:
         api.runtime.note_seen("default", "w-1")
         wait_until(lambda: fault_count() > faults)

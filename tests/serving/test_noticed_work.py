@@ -6,18 +6,14 @@ import asyncio
 import json
 import time
 from typing import Any
-from unittest import mock
 
 import pytest
-from django.db import connection
 
-from durable.wakeups import hints
 from durable.wakeups.hints import QueueKey
 from durable.wakeups.remote import RemoteHints
-from durable.wakeups.runtime import Runtime
 from tests import factories as make
 from tests.client import ApiClient
-from tests.parking import in_loop, park_polls, wait_until
+from tests.parking import park_polls, wait_until
 from tests.server import ServerProcess
 
 # An idle machine takes 3 ms; the bound is what a busy one may take.
@@ -54,17 +50,6 @@ def test_hands_work_of_this_process_to_a_parked_poll_at_once(api: ApiClient, ove
     assert min(took) < IN_PROCESS_SECONDS
 
 
-@pytest.mark.parametrize("kind", ["workflow", "activity"])
-def test_finds_work_that_nobody_hinted_at_by_probing(api: ApiClient, override_durable: Any, kind: str) -> None:
-    override_durable(PROBE_INTERVAL_SECONDS=0.2)
-    (waiting,) = park_polls(api, 1, kind)
-
-    with mock.patch.object(hints, "publish"):
-        make_ready(kind)
-
-    assert waiting.result(10).body["poll_status"] == "leased"
-
-
 def test_notices_work_that_another_process_commits(api: ApiClient, server: ServerProcess) -> None:
     waiting = park_polls(api, 3)
 
@@ -77,31 +62,6 @@ def test_notices_work_that_another_process_commits(api: ApiClient, server: Serve
     assert [answer.body["task"]["workflow_id"] for answer in leased] == ["wf-1"]
     for one in waiting:
         one.cancel()
-
-
-def test_hears_of_work_from_another_process_without_probing_where_the_database_can_tell(
-    api: ApiClient, override_durable: Any
-) -> None:
-    # PostgreSQL carries notices; the others have none, and there the probe is what notices.
-    has_notices = connection.vendor == "postgresql"
-    override_durable(PROBE_INTERVAL_SECONDS=NEVER if has_notices else 0.2)
-    other = in_loop(api, second_runtime)
-    wait_until(lambda: all(one.remote is None or one.remote.is_connected for one in (api.runtime, other)))
-    (waiting,) = park_polls(api, 1)
-
-    with mock.patch.object(hints, "publish", other._hint_from_thread):
-        make_ready("workflow")
-    answer = waiting.result(10)
-
-    api.wait(other.stop())
-    assert answer.body["poll_status"] == "leased"
-
-
-def second_runtime() -> Runtime:
-    """The insides of another serving process; it shares this one's event loop and nothing else."""
-    runtime = Runtime()
-    runtime.start()
-    return runtime
 
 
 def test_sends_one_notice_for_a_burst_and_one_for_what_came_after_it() -> None:

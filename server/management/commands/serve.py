@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from typing import Any
 
 import uvicorn
@@ -31,6 +33,8 @@ class Command(BaseCommand):
             raise CommandError("SQLite has one writer: --processes above 1 needs PostgreSQL or MariaDB.")
         if options["no_upkeep"]:
             os.environ["DURABLE_NO_UPKEEP"] = "1"
+        # uvicorn repeats the signal that stopped it once all is tidied up; that must not make it a death by signal.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         uvicorn.run(
             "server.asgi:application",
             host=options["host"],
