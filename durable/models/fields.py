@@ -57,15 +57,6 @@ class ExactCharField(_CharField[_Set, _Get]):
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
         return {**super().db_parameters(connection), "collation": exact_collation(connection)}
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> str:
-        """PostgreSQL's other name for the same type: Django adds a second index, for LIKE, to each keyed `varchar`.
-
-        Under the collation C the first one serves prefixes too, and every insert would pay for both.
-        """
-        if connection.vendor == "postgresql":
-            return f"character varying({self.max_length})"
-        return str(super().db_type(connection))
-
 
 class JSONTextField(_JSONField):
     """JSON kept as compact text, so that a history page can be sent as it was stored, without parsing it.
