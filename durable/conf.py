@@ -77,7 +77,13 @@ def _read() -> DurableSettings:
     given: dict[str, Any] = {key.lower(): value for key, value in getattr(django_settings, "DURABLE", {}).items()}
     known = {field.name for field in fields(DurableSettings)}
     if unknown := sorted(set(given) - known):
-        raise ImproperlyConfigured(f"DURABLE has unknown keys: {', '.join(key.upper() for key in unknown)}")
+        raise ImproperlyConfigured(f"DURABLE has unknown keys: {', '.join(key.upper() for key in unknown)}.")
+    for key, value in given.items():
+        wanted = type(getattr(DurableSettings(), key))
+        if not (isinstance(value, wanted) or (wanted is float and isinstance(value, int))) or (
+            isinstance(value, bool) and wanted is not bool
+        ):
+            raise ImproperlyConfigured(f"DURABLE[{key.upper()!r}] must be of type {wanted.__name__}, not {value!r}.")
     return DurableSettings(**given)
 
 

@@ -293,6 +293,11 @@ class WorkflowTaskFailureField(serializers.Serializer[Any]):
     stack_trace = _words("For people.", trim_whitespace=False)
     sequence = WholeField(min_value=1, required=False, allow_null=True, help_text="The step that failed.")
 
+    def validate_message(self, value: str) -> str:
+        if not value.strip():
+            raise serializers.ValidationError("This may not be blank.")
+        return value
+
 
 class WorkflowTaskFailRequest(WorkflowTaskFence):
     """A claim and why it ends without commands."""

@@ -16,7 +16,7 @@ from django.db import connection
 from django.utils import timezone
 
 from durable.ids import new_id
-from durable.models import Task, WorkerRegistration
+from durable.models import HistoryEvent, Task, WorkerRegistration
 from durable.operations.count_refused_report import RefusedReportSeen, count_refused_report
 from durable.refusals import Reason
 from durable.sql.claiming import Wanted, lock_candidate
@@ -27,7 +27,7 @@ from tests import factories as make
 from tests.budgets import grown
 from tests.budgets.conftest import NEVER, open_connections
 from tests.budgets.plans import Plan, plan_of
-from tests.budgets.routes import complete, finish_step, lease_over_api
+from tests.budgets.routes import complete, finish_step, lease_over_api, local_activity
 from tests.budgets.statements import Cost, Statement, Statements, recorded_statements
 from tests.client import ApiClient
 from tests.conftest import clean_database
@@ -215,6 +215,26 @@ def test_reports_by_keys(worker: Worker, statements: Statements) -> None:
 
     by_key = {key_of(name) for name in ("Task", "Run", "ActivityExecution", "ActivityAttempt", "CompletionReceipt")}
     assert by_key <= check_plans(cost)
+
+
+@pytest.mark.parametrize("page_bytes", [10_000, 4 * 1024 * 1024])
+def test_reads_a_history_page_without_the_rest_of_the_history(
+    worker: Worker, statements: Statements, override_durable: Any, page_bytes: int
+) -> None:
+    override_durable(HISTORY_PAGE_BYTES=page_bytes)
+    worker.start()
+    complete(worker.api, worker.lease("workflow"), *(local_activity() for _ in range(900)), worker.schedule())
+    finish_step(worker.api, worker.lease("activity"))
+    lease = worker.lease("workflow")
+
+    with statements.during() as cost:
+        answer = send(worker.api, lease, "history", next_history_page_token="MTAwMA==", history_page_size=20)
+
+    assert answer.body["total_history_events"] > 2700
+    assert 0 < len(answer.body["history_events"]) <= 20
+    (reading,) = [statement for statement in cost.statements if HistoryEvent._meta.db_table in statement.sql][-1:]
+    plan = plan_of(reading)
+    assert (plan.scanned & GROWN_TABLES, plan.examined <= 5 * 20) == (set(), True), plan.text
 
 
 def test_fails_and_refuses_by_keys(worker: Worker, statements: Statements, override_durable: Any) -> None:
