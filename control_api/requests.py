@@ -9,7 +9,7 @@ from rest_framework import serializers
 from durable import avro, conf
 from durable.commands.fields import envelope_fault
 from durable.jsontext import dump_json
-from wire.validation import AnyField, EnvelopeField, IdField, ObjectField, TextField, WholeField
+from wire.validation import AnyField, EnvelopeField, IdField, ObjectField, PatternField, TextField, WholeField
 
 MOST_SECONDS = 315_360_000
 # Belong to other servers' start requests; taken silently they would mislead.
@@ -100,11 +100,10 @@ class StartRequestBody(serializers.Serializer[Any]):
     """
 
     workflow_type = IdField(help_text="Which workflow code to run.")
-    workflow_id = serializers.RegexField(
+    workflow_id = PatternField(
         r"^[A-Za-z0-9._:-]{1,128}\Z",
         required=False,
         allow_null=True,
-        trim_whitespace=False,
         help_text="The caller's own id, taken for good once it was used; without one the server makes one.",
     )
     task_queue = IdField(required=False, allow_null=True, help_text="`default` unless it is said.")
@@ -141,11 +140,10 @@ class StartRequestBody(serializers.Serializer[Any]):
         allow_null=True,
         help_text="Lower is taken first; 5 unless it is said.",
     )
-    fairness_key = serializers.RegexField(
+    fairness_key = PatternField(
         r"^[A-Za-z0-9._:-]{1,64}\Z",
         required=False,
         allow_null=True,
-        trim_whitespace=False,
         help_text="Stored, not yet interpreted.",
     )
     fairness_weight = WholeField(

@@ -6,7 +6,6 @@ Off the hot path, so they use the ORM. Lists never select payloads and never cou
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -79,7 +78,7 @@ def _read_list_token(token: str) -> tuple[datetime, str]:
     try:
         moment, run_id = json.loads(base64.urlsafe_b64decode(token.encode()))
         created_at = aware(moment.replace("Z", "+00:00"))
-    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise invalid({"next_page_token": ["This is not a page token of this list."]}) from error
     if created_at is None or not isinstance(run_id, str):
         raise invalid({"next_page_token": ["This is not a page token of this list."]})

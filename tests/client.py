@@ -13,11 +13,12 @@ from typing import Any, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from django.conf import settings
+
 from durable.wakeups.runtime import Runtime
 from wire.asgi import ApiHandler
 from wire.process import set_runtime
 
-TOKEN = "test-development-token"  # noqa: S105 of this process only
+TOKEN = "test-development-token"
 
 WORKER_VERSION = {"X-Durable-Workflow-Protocol-Version": "1.20"}
 CONTROL_VERSION = {"X-Durable-Workflow-Control-Plane-Version": "2"}

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.test.utils import setup_databases, teardown_databases
 
+from durable.sql.rows import vendor
 from tests.client import ApiClient, exchange_checks, response_checks
 from tests.clock import EngineClock, engine_clock_in_hand
 from tests.envelopes import check_envelope
@@ -28,8 +29,11 @@ response_checks.append(check_envelope)
 exchange_checks.append(check_exchange)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a database, so that the other databases run only that."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs a database, so that the other databases run only that; leave out what is about another one."""
+    elsewhere = [item for item in items if (only := item.get_closest_marker("only_on")) and only.args[0] != vendor()]
+    config.hook.pytest_deselected(items=elsewhere)
+    items[:] = [item for item in items if item not in elsewhere]
     for item in items:
         if {"database", "clock", "api", "server"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.database)

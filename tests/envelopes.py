@@ -1,4 +1,4 @@
-"""What every answer of the API has, whatever it says (docs/protocol/worker-protocol.md 1.6, control-plane.md 1.3 and 1.4).
+"""What every answer of the API has (docs/protocol/worker-protocol.md 1.6, docs/protocol/control-plane.md 1.3 and 1.4).
 
 `tests/conftest.py` has every exchange of every test checked by it.
 """

@@ -70,6 +70,18 @@ class TextField(Described, serializers.CharField):
         return value
 
 
+class PatternField(serializers.RegexField):
+    """Text of one form, as it was sent: neither trimmed into it nor made of a number."""
+
+    def __init__(self, regex: str, **options: Any) -> None:
+        super().__init__(regex, trim_whitespace=False, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return str(super().to_internal_value(data))
+
+
 def _has_lone_surrogate(text: str) -> bool:
     return any(0xD800 <= ord(char) <= 0xDFFF for char in text)
 

@@ -7,7 +7,17 @@ from typing import Any
 from rest_framework import serializers
 
 from wire.answer_fields import OneOf
-from wire.validation import AnyField, Described, EnvelopeField, FlagField, IdField, ObjectField, TextField, WholeField
+from wire.validation import (
+    AnyField,
+    Described,
+    EnvelopeField,
+    FlagField,
+    IdField,
+    ObjectField,
+    PatternField,
+    TextField,
+    WholeField,
+)
 from worker_api.command_bodies import COMMANDS
 
 RUNTIMES = ("php", "python", "rust", "typescript", "go", "java", "external")
@@ -180,9 +190,7 @@ class WorkerHeartbeatRequest(serializers.Serializer[Any]):
 class DeregisterRequest(serializers.Serializer[Any]):
     """Which incarnation of the worker."""
 
-    registration_token = serializers.RegexField(
-        r"^[0-9a-f]{32}\Z", trim_whitespace=False, help_text="As the registration returned it."
-    )
+    registration_token = PatternField(r"^[0-9a-f]{32}\Z", help_text="As the registration returned it.")
 
 
 class ActivityPollRequest(serializers.Serializer[Any]):

@@ -10,10 +10,12 @@ from django.utils import timezone
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
 from control_api.answers import discovery
+from control_api.collector import engine_metrics
 from control_api.readiness import read_readiness
 from durable import __version__, conf
 from durable.history.times import stamp
 from durable.protocol import SERVED, ProtocolVersion
+from durable.sql.gauges import read_gauges
 from durable.sql.pool import PoolBusyError, Work
 from wire.capabilities import server_capabilities
 from wire.errors import HttpError
@@ -183,7 +185,7 @@ def _health(word: str, checks: dict[str, Any], *, status: int) -> Answer:
 
 
 class MetricsView(ApiView):
-    """Read this process's Prometheus metrics
+    """Read Prometheus metrics of this process and of the engine
 
     The namespace need not exist. The token goes into the scraper's configuration.
     """
@@ -195,7 +197,12 @@ class MetricsView(ApiView):
         return False
 
     async def get(self, call: Call) -> Answer:
-        return Answer({"text": generate_latest(REGISTRY).decode()})
+        try:
+            gauges = await runtime().pool.run(Work.READ, read_gauges)
+        except (DatabaseError, PoolBusyError):
+            # What the process counts is needed most while the database is away.
+            gauges = None
+        return Answer({"text": generate_latest(REGISTRY).decode() + engine_metrics(gauges)})
 
     def _respond(self, answer: Answer, call: Call | None, path: dict[str, Any]) -> HttpResponse:
         if "text" not in answer.body:

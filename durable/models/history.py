@@ -29,7 +29,8 @@ class HistoryEvent(models.Model):
     class Meta:
         constraints = (
             models.UniqueConstraint(name="durable_history_sequence", fields=("run_id", "sequence")),
-            models.UniqueConstraint(name="durable_history_terminal", fields=("run_id", "terminal_step")),
+            # The step first: with the run first PostgreSQL takes it for reads by run and sequence, and then walks the run.
+            models.UniqueConstraint(name="durable_history_terminal", fields=("terminal_step", "run_id")),
         )
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from django.db import connection
 from django.utils import timezone
 
 from durable.ids import new_id
-from durable.models import HistoryEvent, Task, WorkerRegistration
+from durable.models import HistoryEvent, Task, WorkerIncarnation, WorkerRegistration
 from durable.operations.count_refused_report import RefusedReportSeen, count_refused_report
 from durable.refusals import Reason
 from durable.sql.claiming import Wanted, lock_candidate
@@ -80,7 +80,8 @@ class Worker:
 
 @pytest.fixture
 def worker(statements: Statements) -> Iterator[Worker]:
-    WorkerRegistration.objects.all().delete()
+    for model in (WorkerRegistration, WorkerIncarnation):
+        model.objects.all().delete()
     name = new_id()
     own = {"supported_workflow_types": [f"flow-{name}"], "supported_activity_types": [f"step-{name}"]}
     make.register(f"w-{name}", **own)
@@ -108,6 +109,8 @@ def check_plans(cost: Cost, *, most: int = HANDFUL) -> set[str]:
         assert plan.examined <= most, explained
         assert plan.sorted_rows <= most, f"sorts {plan.sorted_rows} rows: {explained}"
         used |= plan.indexes
+    # Behind the first column of this one stands nothing that a read asks for: it would walk a whole history.
+    assert "durable_history_terminal" not in used
     return used
 
 
@@ -234,7 +237,8 @@ def test_reads_a_history_page_without_the_rest_of_the_history(
     assert 0 < len(answer.body["history_events"]) <= 20
     (reading,) = [statement for statement in cost.statements if HistoryEvent._meta.db_table in statement.sql][-1:]
     plan = plan_of(reading)
-    assert (plan.scanned & GROWN_TABLES, plan.examined <= 5 * 20) == (set(), True), plan.text
+    # The running total goes over the page's sizes a few times, and over nothing else.
+    assert (plan.scanned & GROWN_TABLES, plan.examined <= 15 * 20) == (set(), True), plan.text
 
 
 def test_fails_and_refuses_by_keys(worker: Worker, statements: Statements, override_durable: Any) -> None:

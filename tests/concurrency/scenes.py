@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from django.utils import timezone
-
-from durable.models import Run, Task
+from durable.models import Task
 from durable.operations.recover_lease import recover_lease
 from durable.operations.start_workflow import Started
 from durable.states import TaskKind, TaskStatus
@@ -41,27 +39,3 @@ def expire_and_recover(lease: Lease) -> None:
     """The lease runs out and upkeep takes it back."""
     make.expire_lease(lease.task_id)
     assert recover_lease(lease.task_id)
-
-
-def wait_until_past(moment_of: str, task_id: str) -> None:
-    """Wait until a column of a task lies in the past; tests set it a few milliseconds ahead."""
-    from tests.concurrency.tools import eventually
-
-    moment = getattr(Task.objects.get(id=task_id), moment_of)
-    eventually(lambda: timezone.now() > moment, f"{moment_of} has passed")
-
-
-def finish(started: Started) -> Run:
-    """Lease whatever is ready and bring the run to its end."""
-    for _ in range(50):
-        run = make.run_of(started)
-        if run.closed_at is not None:
-            return run
-        lease = make.lease_workflow()
-        if run.pending_activity_count:
-            make.report_waiting(lease)
-            while Task.objects.filter(run_id=run.id, kind=TaskKind.ACTIVITY, status=TaskStatus.READY).exists():
-                make.complete_step(make.lease_activity())
-        else:
-            make.complete(lease, make.finish())
-    raise AssertionError("the run does not end")

@@ -78,13 +78,17 @@ def repeated_group(path: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
 
 @dataclass
 class Stress:
-    """One bout of load. `faults` must be empty afterwards; `done` says what happened how often."""
+    """One bout of load. `surfaced` are database errors that reached a caller, deadlocks above all; `faults` are others.
+
+    `done` says what happened how often.
+    """
 
     seed: int
     seconds: float
     most_open_runs: int = 12
     done: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    surfaced: list[str] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     old_leases: list[Lease] = field(default_factory=list)
     poll_ids: list[tuple[str, TaskKind, str]] = field(default_factory=list)
@@ -136,7 +140,7 @@ class Stress:
             if refusal.reason not in LOST_RACES:
                 self.faults.append(f"{move.__name__}: {refusal!r}")
         except DatabaseError as error:
-            self.faults.append(f"surfaced: {move.__name__}: {type(error).__name__} {error}")
+            self.surfaced.append(f"{move.__name__}: {type(error).__name__} {error}")
         except Exception as error:
             self.faults.append(f"{move.__name__}: {type(error).__name__} {error}")
 

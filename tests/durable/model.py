@@ -6,11 +6,13 @@ says what the answer must be; afterwards its tasks must be the database's.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 WORKFLOW_LEASE = timedelta(seconds=60)
 ACTIVITY_LEASE = timedelta(seconds=300)
+RECEIPT = timedelta(seconds=120)
 RECORDED, DUPLICATE = "recorded", "duplicate"
 
 
@@ -49,8 +51,9 @@ class Step:
 
 @dataclass(eq=False)
 class Task:
-    """One row of work. `shown` is how many wakes of the run its last claim knew of."""
+    """One row of work, `number` in order of creation. `shown` is how many of the run's wakes its last claim knew of."""
 
+    number: int = field(default_factory=itertools.count().__next__, init=False)
     run: Run
     step: Step | None
     available_at: datetime
@@ -100,7 +103,7 @@ class Run:
         return [step for step in self.steps if step.status == "pending"]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Lease:
     """One claim, for as long as its worker may report about it. `real` is what the worker was given."""
 
@@ -111,9 +114,15 @@ class Lease:
     poll_request_id: str | None
     # How far the run was when the claim was made: what the worker bases its commands on.
     next_step: int = 1
+    # Until when the receipt of its poll is kept; None without one, or once it is gone.
+    receipt_until: datetime | None = None
     open_lists: list[tuple[int, int]] = field(default_factory=list)
     attempt_status: str = "running"
     receipt: tuple[str, object] | None = None
+
+    def __repr__(self) -> str:
+        step = f"step {self.task.step.number}" if self.task.step else "decision"
+        return f"<claim {self.attempt} by {self.owner}: {step} of {self.task.run.workflow_id}, {self.task.status}>"
 
     def is_live(self, now: datetime) -> bool:
         task = self.task
@@ -139,13 +148,14 @@ class Model:
         return [task for run in self.runs.values() for task in run.tasks]
 
     def offered(self, kind: str, now: datetime) -> list[Task]:
-        """What a poll may be given; nothing else."""
-        return [
+        """What polls may be given, in this order; nothing else."""
+        tasks = [
             task
             for task in self._tasks()
             if (task.kind, task.status, task.is_due) == (kind, "ready", True)
             and (task.run.deadline is None or task.run.deadline > now)
         ]
+        return sorted(tasks, key=lambda task: (task.available_at, task.number))
 
     def lease_of(self, task: Task) -> Lease:
         """The newest claim of a task."""
@@ -197,6 +207,8 @@ class Model:
         task.status, task.owner, task.attempt, task.shown = "leased", owner, task.attempt + 1, task.run.wakes
         task.expires_at = now + (WORKFLOW_LEASE if task.step is None else ACTIVITY_LEASE)
         lease = Lease(task, task.attempt, owner, real, poll_request_id, next_step=len(task.run.steps) + 1)
+        if poll_request_id is not None:
+            lease.receipt_until = max(task.expires_at, now + RECEIPT)
         if task.step is None:
             lists = {id(s.group): (s.number, s.group) for s in reversed(task.run.steps) if s.group is not None}
             lease.open_lists = [(first, len(self._leaves(task.run, g))) for first, g in lists.values() if g[0] > 0]
@@ -213,8 +225,13 @@ class Model:
 
     # -- reports about workflow tasks ----------------------------------------------------------------------------------
 
-    def judge_workflow(self, lease: Lease, body: object | None, now: datetime) -> str:
-        """What a report must be answered; `body` is None for a report that leaves no receipt."""
+    def judge_workflow(
+        self, lease: Lease, body: object | None, now: datetime, *, asks_for_deadline: bool = True
+    ) -> str:
+        """What a report must be answered; `body` is None for one that leaves no receipt.
+
+        A report past the run's deadline closes the run; a heartbeat does not ask for it.
+        """
         task = lease.task
         if body is not None and task.receipt is not None and task.receipt[:2] == (lease.owner, lease.attempt):
             return DUPLICATE if task.receipt[2] == body else "conflicting_completion"
@@ -226,7 +243,7 @@ class Model:
             return "lease_owner_mismatch"
         if task.attempt != lease.attempt:
             return "workflow_task_attempt_mismatch"
-        if task.run.deadline is not None and task.run.deadline <= now:
+        if asks_for_deadline and task.run.deadline is not None and task.run.deadline <= now:
             self.close(task.run, "timed_out")
             return "run_closed"
         return RECORDED
@@ -298,8 +315,15 @@ class Model:
             return "stale_attempt"
         return "lease_expired" if task.expires_at <= now else RECORDED
 
+    @staticmethod
+    def passed(task: Task, name: str, now: datetime) -> bool:
+        """Whether the task's `lease` ran out, its time to be offered (`due`) has come, or a deadline has passed."""
+        later = None if task.is_due else task.available_at
+        moment = {"lease": task.expires_at, "due": later, **task.deadlines}.get(name)
+        return moment is not None and moment <= now
+
     def passed_deadline(self, task: Task, now: datetime, *names: str) -> str | None:
-        return next((name for name in names if name in task.deadlines and task.deadlines[name] <= now), None)
+        return next((name for name in names if self.passed(task, name, now)), None)
 
     def judge_heartbeat(self, lease: Lease, now: datetime) -> str | None:
         """Why an attempt must stop; None while it may go on."""
@@ -392,10 +416,17 @@ class Model:
         return len(late)
 
     def deregistered(self, worker: str, now: datetime) -> int:
-        held = [
-            task for task in self._tasks() if (task.kind, task.status, task.owner) == ("workflow", "leased", worker)
-        ]
+        wanted = ("workflow", "leased", worker)
+        held = [task for task in self._tasks() if (task.kind, task.status, task.owner) == wanted]
         for task in held:
             task.expires_at = now
         self.workers.discard(worker)
         return len(held)
+
+    def pruned_poll_receipts(self, now: datetime) -> None:
+        """Receipts past their time are gone, except those of leases that nobody took back yet."""
+        for lease in self.leases:
+            if lease.receipt_until is not None and lease.receipt_until <= now:
+                task = lease.task
+                is_held = task.status == "leased" and (task.owner, task.attempt) == (lease.owner, lease.attempt)
+                lease.receipt_until = now + RECEIPT if is_held else None

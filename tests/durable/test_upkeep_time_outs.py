@@ -299,8 +299,9 @@ def test_heartbeat_after_a_passed_deadline_stops_the_attempt_before_any_sweep(cl
     assert changed_tables(before, take_snapshot()) == []
 
 
-def test_paused_sweep_leaves_alone_what_completed_between_its_read_and_its_write(clock: EngineClock) -> None:
-    started, step = claimed(start_to_close_timeout=20)
+@pytest.mark.parametrize("kind", ["start_to_close", "heartbeat", "schedule_to_close"])
+def test_paused_sweep_leaves_alone_what_completed_between_its_read_and_its_write(clock: EngineClock, kind: str) -> None:
+    started, step = claimed(**{f"{kind}_timeout": 20})
     clock.advance(20)
 
     with gate_after(sweeps, "_due_ids") as gate:

@@ -8,11 +8,10 @@ from typing import Any
 from durable.models import Run, Task
 from durable.operations.recover_lease import recover_lease
 from durable.operations.time_out_run import time_out_run
-
 from tests import factories as make
 from tests.client import ApiClient
 
-# How a run closed: run_status, run_closed_reason, stop_reason, cancel_requested, and the status of the lost claim's task.
+# How a run closed, as its refusals say it, and what became of the task of the lost claim.
 CLOSINGS: dict[str, dict[str, Any]] = {
     "completed": {
         "run_status": "completed",

@@ -1,12 +1,12 @@
-"""The batch of a completion is taken as a whole or not at all, and every fault has its path (docs/protocol/history.md 4.2, 5)."""
+"""A completion's batch is taken whole or not at all, and every fault has its path (docs/protocol/history.md 4.2)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from durable.models import ActivityExecution, HistoryEvent, Run, Task
 
+from durable.models import ActivityExecution, HistoryEvent, Run, Task
 from tests import factories as make
 from tests.client import ApiClient, Response, undocumented
 from tests.protocol.closings import leased_task
@@ -55,7 +55,9 @@ def test_wants_objects(populated: ApiClient, element: Any) -> None:
     assert list(refused(populated, make.schedule(), element)) == ["commands.1"]
 
 
-@pytest.mark.parametrize("name", [ABSENT, None, "", " ", 7, [], {}, "Schedule_Activity", "schedule_activity ", "start_timer"])
+@pytest.mark.parametrize(
+    "name", [ABSENT, None, "", " ", 7, [], {}, "Schedule_Activity", "schedule_activity ", "start_timer"]
+)
 def test_wants_a_type_that_it_supports(populated: ApiClient, name: Any) -> None:
     assert list(refused(populated, make.schedule(), changed(make.finish(), type=name))) == ["commands.1.type"]
 
@@ -181,7 +183,8 @@ def test_needs_an_activity_type(populated: ApiClient, value: Any) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    ["wwHio", 7, [], {}, {"codec": "json", "blob": "e30="}, {"codec": "avro"}, {"blob": "x"}, {"codec": "avro", "blob": 7},
+    ["wwHio", 7, [], {}, {"codec": "json", "blob": "e30="}, {"codec": "avro"}, {"blob": "x"},
+     {"codec": "avro", "blob": 7},
      {"codec": "avro", "blob": "x", "more": 1}, {"codec": "avro", "external_payload": {"reference_id": "r"}},
      {"codec": "avro", "blob": None}, {"codec": None, "blob": "x"}],
 )  # fmt: skip

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from durable.models import CompletionReceipt
 
+from durable.models import CompletionReceipt
 from tests import factories as make
 from tests.client import ApiClient
 from tests.protocol.closings import leased_task, lose

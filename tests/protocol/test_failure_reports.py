@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from durable.models import ActivityExecution, Run, Task, WorkflowCommand
 from durable.operations.fail_workflow_task import TaskFailure
 from durable.operations.make_task_due import make_task_due
-
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.invariants import check_invariants

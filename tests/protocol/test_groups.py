@@ -1,4 +1,4 @@
-"""List groups: labels, re-emission, and the base that a worker predicted wrongly (docs/protocol/history.md 6.1 to 6.3)."""
+"""List groups: labels, repeats, and the base that a worker predicted wrongly (docs/protocol/history.md 6.1 to 6.3)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import copy
 from typing import Any
 
 import pytest
-from durable.models import ActivityExecution, HistoryEvent, Run, Task
 
+from durable.models import ActivityExecution, HistoryEvent, Run, Task
 from tests import factories as make
 from tests.client import ApiClient
 from tests.invariants import check_invariants
@@ -105,9 +105,7 @@ def test_refuses_a_label_that_is_wrong(populated: ApiClient, change: Any) -> Non
         ([*make.schedule_list(3)[:1], *make.schedule_list(2, base=4)], "commands.1.parallel_group_path"),
     ],
 )
-def test_wants_the_leaves_of_a_group_side_by_side(
-    populated: ApiClient, batch: list[dict[str, Any]], path: str
-) -> None:
+def test_wants_the_leaves_of_a_group_side_by_side(populated: ApiClient, batch: list[dict[str, Any]], path: str) -> None:
     assert list(refused(populated, *batch)) == [path]
 
 

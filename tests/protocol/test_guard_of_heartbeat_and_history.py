@@ -1,13 +1,13 @@
-"""Heartbeat and history refuse in the guard's order and never carry a receipt (worker-protocol.md 6.4; row N6 of 12.4)."""
+"""Heartbeat and history refuse in the guard's order, never with a receipt (worker-protocol.md 6.4; row N6 of 12.4)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+
 from durable.history.times import stamp
 from durable.models import Namespace, Run, Task
-
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.protocol.closings import CLOSINGS, close_row, closed_claim, leased_task, lose

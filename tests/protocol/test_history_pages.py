@@ -9,9 +9,9 @@ import zlib
 from typing import Any
 
 import pytest
+
 from durable.history.pages import decode_token, encode_token
 from durable.models import HistoryEvent, PollReceipt, Run
-
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.protocol.closings import leased_task, lose
@@ -30,7 +30,7 @@ def sequences(response: Response) -> list[int]:
 
 
 def long_history(steps: int) -> make.Lease:
-    """A claim of w-1 that shows 2 + 3 × `steps` events."""
+    """A claim of w-1 that shows two events, and three for every step."""
     lease = leased_task()
     make.complete(lease, *make.schedule_list(steps))
     for number in range(steps):
@@ -168,9 +168,7 @@ def test_takes_a_new_snapshot_with_the_next_claim(api: ApiClient) -> None:
 
 
 @pytest.mark.parametrize(("asked", "given"), [(1, 1), ("2", 2), (1000, 8), (None, 3)])
-def test_gives_as_many_events_as_asked_for(
-    api: ApiClient, override_durable: Any, asked: Any, given: int
-) -> None:
+def test_gives_as_many_events_as_asked_for(api: ApiClient, override_durable: Any, asked: Any, given: int) -> None:
     lease = long_history(2)
     override_durable(HISTORY_PAGE_SIZE=3)
 
@@ -296,9 +294,7 @@ def test_compresses_a_long_page_for_who_asks(api: ApiClient, fifty: make.Lease, 
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_compresses_the_first_page_of_a_claim_for_who_asks(
-    api: ApiClient, fifty: make.Lease, encoding: str
-) -> None:
+def test_compresses_the_first_page_of_a_claim_for_who_asks(api: ApiClient, fifty: make.Lease, encoding: str) -> None:
     lose(fifty)
 
     task = leased(poll(api, "workflow", accept_history_encoding=encoding)).body

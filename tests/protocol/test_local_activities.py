@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from durable.models import ActivityAttempt, ActivityExecution, HistoryEvent, Run, Task
 
+from durable.models import ActivityAttempt, ActivityExecution, HistoryEvent, Run, Task
 from tests import factories as make
 from tests.client import ApiClient
 from tests.invariants import check_invariants
@@ -198,7 +198,11 @@ def test_records_how_it_ended(
     response = accepted(api, command)
 
     last = events_of(response.body["run_id"])[-1]
-    assert (last.event_type, last.payload["failure_category"], last.payload["message"]) == (event_type, category, "boom")
+    assert (last.event_type, last.payload["failure_category"], last.payload["message"]) == (
+        event_type,
+        category,
+        "boom",
+    )
     assert last.payload["failure_id"] == AN_ID
     assert last.payload.get("timeout_kind") == command.get("timeout_kind")
     assert ActivityExecution.objects.get().status == status

@@ -7,12 +7,12 @@ from typing import Any
 from unittest import mock
 
 import pytest
+
 from durable import receipts
 from durable.models import Task
 from durable.operations import complete_workflow_task
 from durable.receipts import NOT_RECORDED_REASONS, not_recorded
 from durable.refusals import Reason, Refusal
-
 from tests import factories as make
 from tests.client import ApiClient, undocumented
 from tests.protocol import test_not_recorded_receipts as rows

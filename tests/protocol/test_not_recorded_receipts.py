@@ -9,8 +9,8 @@ import json
 from typing import Any
 
 import pytest
-from durable.models import Run
 
+from durable.models import Run
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.protocol.closings import CLOSINGS, close_row, closed_claim, leased_task, lose, pass_deadline

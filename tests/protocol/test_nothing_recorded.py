@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from durable.models import RefusedReport, Run, Task
 
+from durable.models import RefusedReport, Run, Task
 from tests import factories as make
 from tests.client import ApiClient
 from tests.protocol.closings import CLOSINGS, closed_claim, leased_task

@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from durable import claims
 from durable.models import ActivityAttempt, Namespace, PollReceipt, Task, WorkerRegistration
-
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.concurrency.tools import gate_after
@@ -39,7 +39,9 @@ def cached_task_expired(poll_id: str) -> dict[str, Any]:
 
 
 def same_but_for_time(first: Response, second: Response) -> bool:
-    bodies = [{key: value for key, value in response.plain.items() if key != "server_time"} for response in (first, second)]
+    bodies = [
+        {key: value for key, value in response.plain.items() if key != "server_time"} for response in (first, second)
+    ]
     return bodies[0] == bodies[1]
 
 
@@ -101,7 +103,7 @@ def test_replays_the_first_page_in_the_size_asked_for_now(api: ApiClient) -> Non
     again = poll(api, "workflow", poll_request_id="p-1", history_page_size=1)
 
     assert [event["sequence"] for event in again.body["task"]["history_events"]] == [1]
-    assert again.body["task"]["next_history_page_token"] == "MQ=="  # noqa: S105
+    assert again.body["task"]["next_history_page_token"] == "MQ=="
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -295,9 +297,7 @@ def poll_body(poll_id: str, **other: Any) -> dict[str, Any]:
 # -- how long a receipt is kept ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("lease_seconds", "kept_seconds"), [(60, 120), (300, 300)]
-)
+@pytest.mark.parametrize(("lease_seconds", "kept_seconds"), [(60, 120), (300, 300)])
 def test_keeps_a_receipt_for_the_lease_and_two_minutes_at_least(
     api: ApiClient, override_durable: Any, lease_seconds: int, kept_seconds: int
 ) -> None:
@@ -388,9 +388,7 @@ def test_replays_although_no_more_polls_may_wait(api: ApiClient, override_durabl
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_leases_what_is_ready_although_no_more_polls_may_wait(
-    api: ApiClient, override_durable: Any, kind: str
-) -> None:
+def test_leases_what_is_ready_although_no_more_polls_may_wait(api: ApiClient, override_durable: Any, kind: str) -> None:
     override_durable(LONG_POLL_CAPACITY=0)
     offer(kind)
 

@@ -1,4 +1,4 @@
-"""Polls: who may, what they ask, and what a leased task looks like (docs/protocol/worker-protocol.md 5, 7.1 and 8.1)."""
+"""Polls: who may, what they ask, what a leased task looks like (docs/protocol/worker-protocol.md 5, 7.1 and 8.1)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from durable.models import HistoryEvent, PollReceipt, Task, WorkerRegistration
 
+from durable.models import HistoryEvent, PollReceipt, Task, WorkerRegistration
 from tests import factories as make
 from tests.client import ApiClient
 from tests.protocol.reports import A_TIME, ABSENT, AN_ID, leased, poll
@@ -103,7 +103,6 @@ def test_refuses_a_worker_that_was_silent_for_too_long(populated: ApiClient, kin
 
 def test_refuses_a_registration_that_was_replaced_between_look_and_claim(populated: ApiClient) -> None:
     from durable.operations import poll as poll_operation
-
     from tests.concurrency.tools import gate_before
 
     make.register("w-1")
@@ -140,7 +139,8 @@ def test_refuses_a_registration_that_was_replaced_between_look_and_claim(populat
         *[("workflow", "history_page_size", value) for value in (0, -1, 1001, "x", True, 2.5)],
         *[("workflow", "accept_history_encoding", value) for value in (7, "x" * 65, ["gzip"])],
         *[("workflow", "task_kinds", value) for value in (
-            [], ["activity"], ["workflow", "workflow"], "workflow", ["workflow", "update_validation", "workflow"], [1])],
+            [], ["activity"], ["workflow", "workflow"], "workflow",
+            ["workflow", "update_validation", "workflow"], [1])],
     ],
 )  # fmt: skip
 def test_refuses_a_poll_whose_field_is_wrong(api: ApiClient, kind: str, field: str, value: Any) -> None:

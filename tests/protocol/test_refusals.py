@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable.refusals import _KINDS, Kind, Reason
-from wire.errors import STATUS_OF_KIND
 
+from durable.refusals import _KINDS, Kind, Reason
 from tests.client import ApiClient
 from tests.protocol.cases import CASES
 from tests.protocol.reports import without
 from tests.snapshot import nothing_recorded
+from wire.errors import STATUS_OF_KIND
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("wire", "worker_api", "control_api")

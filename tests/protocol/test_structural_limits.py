@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from durable import conf
 from durable.models import ActivityExecution, CompletionReceipt, Failure, HistoryEvent, Run, Task
-
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.invariants import check_invariants

@@ -75,14 +75,22 @@ def test_cancels_a_run_that_no_worker_has_seen(sdk: SdkSession) -> None:
     assert not Task.objects.filter(status__in=OPEN_TASK).exists()
 
 
-@pytest.mark.parametrize("deadline", ["run_timeout_seconds", "execution_timeout_seconds"])
-def test_raises_workflow_timed_out(sdk: SdkSession, deadline: str) -> None:
-    options = {"run_timeout_seconds": 1, "execution_timeout_seconds": 1} | {deadline: 1}
+@pytest.mark.parametrize(
+    ("options", "timeout_kind"),
+    [
+        pytest.param({"run_timeout_seconds": 1}, "run_timeout", id="run"),
+        pytest.param({"run_timeout_seconds": 1, "execution_timeout_seconds": 1}, "execution_timeout", id="execution"),
+    ],
+)
+def test_raises_workflow_timed_out(sdk: SdkSession, options: dict[str, int], timeout_kind: str) -> None:
     handle = sdk.start("one", "nobody-does-this", [], {}, **options)
 
     with pytest.raises(WorkflowTimedOut):
         sdk.result(handle)
 
+    history = sdk.run(handle.get_history(page_size=1000))
+    assert history["events"][-1]["payload"]["timeout_kind"] == timeout_kind
+    assert Run.objects.get(id=handle.run_id).closed_reason == "timed_out"
     check_invariants()
 
 

@@ -1,13 +1,13 @@
-"""Request bodies: bounded while they are read, JSON objects or nothing (docs/protocol/worker-protocol.md 1.5 and 14)."""
+"""Request bodies: bounded while they are read, JSON or nothing (docs/protocol/worker-protocol.md 1.5 and 14)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+
 from durable import conf
 from durable.models import Run
-
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.snapshot import nothing_recorded
@@ -148,7 +148,13 @@ def test_names_no_content_of_what_it_could_not_read(api: ApiClient) -> None:
 
 @pytest.mark.parametrize(
     ("sent", "kept"),
-    [("\U0001f600", "\U0001f600"), ("é", "é"), ("\\ud83d\\ude00", "\U0001f600"), ("\\u0041", "A"), ("\uffff", "\uffff")],
+    [
+        ("\U0001f600", "\U0001f600"),
+        ("é", "é"),
+        ("\\ud83d\\ude00", "\U0001f600"),
+        ("\\u0041", "A"),
+        ("\uffff", "\uffff"),
+    ],
 )
 def test_keeps_whole_characters(api: ApiClient, sent: str, kept: str) -> None:
     response = start(api, START % f',"business_key":"{sent}"'.encode())
@@ -185,7 +191,8 @@ def test_takes_json_by_any_of_its_names(api: ApiClient, media_type: str) -> None
 
 @pytest.mark.parametrize(
     "media_type",
-    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml", "", "json",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml", "",
+     "json",
      "application/jsonx", "text/json"],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ROUTES)

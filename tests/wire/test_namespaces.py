@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from durable.models import Namespace, Run, Workflow, WorkerRegistration
 
+from durable.models import Namespace, Run, WorkerRegistration, Workflow
 from tests import factories as make
 from tests.client import ApiClient
 from tests.protocol.reports import leased, path, poll, register, send

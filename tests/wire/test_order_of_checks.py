@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from durable.models import Namespace
-from wire.tokens import create_token
 
+from durable.models import Namespace
 from tests import factories as make
 from tests.client import TOKEN, ApiClient, Response
 from tests.snapshot import nothing_recorded
+from wire.tokens import create_token
 
 WORKER = "/api/worker/workflow-tasks/01UNKNOWN/complete"
 CONTROL = "/api/workflows/nobody/cancel"
@@ -24,7 +24,7 @@ class Request:
 
     path: str
     raw: bytes = b"x" * 2000
-    token: str | None = "wrong"  # noqa: S105
+    token: str | None = "wrong"
     headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "text/plain", "X-Namespace": "nowhere"})
 
     def send(self, api: ApiClient) -> Response:
@@ -88,9 +88,7 @@ def test_checks_in_the_documented_order(api: ApiClient, override_durable: Any, p
 @pytest.mark.parametrize("path", [WORKER, CONTROL])
 @pytest.mark.parametrize("namespace", ["default", "nowhere"])
 @pytest.mark.parametrize("version", ["", "0", "1.20", "2"])
-def test_tells_a_stranger_nothing(
-    api: ApiClient, path: str, token: str | None, namespace: str, version: str
-) -> None:
+def test_tells_a_stranger_nothing(api: ApiClient, path: str, token: str | None, namespace: str, version: str) -> None:
     headers = {VERSION[path]: version, "X-Namespace": namespace}
 
     response = api.post(path, {"reason": 7}, token=token, headers=headers)
@@ -116,16 +114,14 @@ def test_answers_a_namespace_it_may_not_use_like_one_that_is_not_there(api: ApiC
     role = "worker" if path == WORKER else "operator"
     _, secret = create_token("ours", roles=[role], namespaces=["default"])
 
-    theirs, nobodys = (
-        api.post(path, token=secret, headers={"X-Namespace": name}) for name in ("theirs", "nobodys")
-    )
+    theirs, nobodys = (api.post(path, token=secret, headers={"X-Namespace": name}) for name in ("theirs", "nobodys"))
 
     assert theirs.status == nobodys.status == 404
     assert theirs.raw.replace(b"theirs", b"nobodys") == nobodys.raw
 
 
 def test_refuses_a_wrong_method_only_to_who_may_call(api: ApiClient) -> None:
-    assert api.delete("/api/workflows", token="wrong").status == 401  # noqa: S106
+    assert api.delete("/api/workflows", token="wrong").status == 401
     assert api.delete("/api/workflows").body["reason"] == "method_not_allowed"
 
 
@@ -136,7 +132,7 @@ def test_does_nothing_of_what_it_refuses(populated: ApiClient) -> None:
     path = f"/api/worker/workflow-tasks/{make.lease_workflow().task_id}/complete"
 
     with nothing_recorded():
-        assert populated.post(path, lease_body, token="wrong").status == 401  # noqa: S106
+        assert populated.post(path, lease_body, token="wrong").status == 401
         assert populated.post(path, lease_body, headers={"X-Namespace": "nowhere"}).status == 404
         assert populated.post(path, lease_body, headers={VERSION[WORKER]: "2.0"}).status == 400
         assert populated.post(path, lease_body, headers={"Content-Type": "text/plain"}).status == 415

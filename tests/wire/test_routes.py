@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-import control_api.urls
 import pytest
+from django.urls import URLPattern, URLResolver
+
+import control_api.urls
 import server.urls
 import worker_api.urls
-from django.urls import URLPattern, URLResolver
+from tests.client import ApiClient, undocumented
+from tests.protocol.reports import register
 from wire.roles import ANY_ROLE, OPEN, OPERATOR, ROUTE_ROLES, WORKER
 from wire.tokens import create_token
 from wire.views import ApiView, ControlView, WorkerView
-
-from tests.client import ApiClient, undocumented
-from tests.protocol.reports import register
 
 EXAMPLES = {
     "worker_id": "w-1", "task_id": "01TASK", "workflow_id": "order-1", "run_id": "01RUN",
@@ -107,9 +107,7 @@ def test_opens_the_worker_plane_to_workers_alone() -> None:
 
 @pytest.fixture
 def secrets(api: ApiClient) -> dict[str, str]:
-    return {
-        role: create_token(role, roles=[role], namespaces=["*"])[1] for role in ("worker", "operator", "admin")
-    }
+    return {role: create_token(role, roles=[role], namespaces=["*"])[1] for role in ("worker", "operator", "admin")}
 
 
 def test_refuses_every_route_to_a_token_of_the_wrong_role(api: ApiClient, secrets: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Bearer tokens: who may call, for how long, and how soon a change is noticed (worker-protocol.md 1.5, control-plane.md 2)."""
+"""Bearer tokens: who may call, how long, and how soon a change is noticed (docs/protocol/worker-protocol.md 1.5)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import wire.auth
 from django.conf import settings
 from django.utils import timezone
-from durable.models import Namespace, WorkflowCommand
-from wire.auth import CACHE_SECONDS, forget_cached_access
-from wire.models import ApiToken, TooManyTokensError
-from wire.tokens import create_token, revoke_token
 
+import wire.auth
+from durable.models import Namespace, WorkflowCommand
 from tests.client import TOKEN, ApiClient
 from tests.protocol.waiting import wait_until
 from tests.snapshot import nothing_recorded
+from wire.auth import CACHE_SECONDS, forget_cached_access
+from wire.models import ApiToken, TooManyTokensError
+from wire.tokens import create_token, revoke_token
 
 DISCOVERY = "/api/cluster/info"
 
@@ -130,7 +130,13 @@ def test_counts_only_live_tokens_of_a_client(over: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize(
     ("client", "roles", "namespaces"),
-    [("", ["worker"], ["*"]), ("  ", ["worker"], ["*"]), ("c", [], ["*"]), ("c", ["root"], ["*"]), ("c", ["worker"], [])],
+    [
+        ("", ["worker"], ["*"]),
+        ("  ", ["worker"], ["*"]),
+        ("c", [], ["*"]),
+        ("c", ["root"], ["*"]),
+        ("c", ["worker"], []),
+    ],
 )
 def test_makes_no_token_that_means_nothing(client: str, roles: list[str], namespaces: list[str]) -> None:
     with pytest.raises(ValueError, match=r"."):

@@ -9,16 +9,16 @@ from unittest import mock
 
 import pytest
 from django.db import DatabaseError, InterfaceError, OperationalError
+
 from durable.sql import pool
 from durable.sql.pool import PoolBusyError
-
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.protocol.closings import leased_task
 from tests.protocol.reports import poll, register, send
 from tests.snapshot import nothing_recorded
 
-SECRET = "SELECT payload FROM durable_run; host=db.internal password=hunter2"  # noqa: S105
+SECRET = "SELECT payload FROM durable_run; host=db.internal password=hunter2"
 
 
 def transient(code: str | int) -> OperationalError:
@@ -145,9 +145,7 @@ def test_tells_a_registration_that_the_database_is_lost(populated: ApiClient, er
 
 @pytest.mark.parametrize("error", LOST)
 def test_tells_a_worker_heartbeat_that_the_database_is_lost(populated: ApiClient, error: str) -> None:
-    response = answered(
-        populated, LOST[error], lambda: populated.post("/api/worker/heartbeat", {"worker_id": "w-1"})
-    )
+    response = answered(populated, LOST[error], lambda: populated.post("/api/worker/heartbeat", {"worker_id": "w-1"}))
 
     assert (response.status, response.headers["retry-after"]) == (503, "1")
     assert response.plain == retried(
@@ -290,7 +288,7 @@ def test_shows_no_database_text_on_any_route(api: ApiClient, error: str) -> None
 @pytest.mark.parametrize("error", TRANSIENT)
 def test_shows_no_database_text_where_the_token_is_looked_up(api: ApiClient, error: str) -> None:
     with failing(TRANSIENT[error]):
-        response = api.get("/api/workflows", token="dw_000000000000_x")  # noqa: S106
+        response = api.get("/api/workflows", token="dw_000000000000_x")
 
     assert response.status == 503
     assert b"hunter2" not in response.raw

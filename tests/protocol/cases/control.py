@@ -7,7 +7,6 @@ from typing import Any
 from durable.ids import new_id
 from durable.models import Namespace, Run
 from durable.refusals import Reason
-
 from tests import factories as make
 from tests.client import ApiClient
 from tests.protocol.cases import Case, case

@@ -9,7 +9,6 @@ from unittest import mock
 from durable.models import WorkerRegistration
 from durable.operations import poll as poll_operation
 from durable.refusals import Reason, Refusal
-
 from tests import factories as make
 from tests.client import ApiClient, undocumented
 from tests.protocol.cases import Case, case

@@ -8,13 +8,12 @@ from typing import Any
 from durable.models import WorkerIncarnation
 from durable.operations.deregister_worker import deregister_worker
 from durable.refusals import Reason
-
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.protocol.cases import Case, case
 from tests.protocol.reports import register
 
-TOKEN = "0123456789abcdef" * 2  # noqa: S105 no secret
+TOKEN = "0123456789abcdef" * 2
 
 
 def deregister(api: ApiClient, token: str) -> Response:

@@ -7,7 +7,6 @@ from typing import Any
 
 from durable.models import Task
 from durable.refusals import Reason
-
 from tests import factories as make
 from tests.client import ApiClient
 from tests.protocol.cases import Case, case
@@ -51,7 +50,7 @@ def _(api: ApiClient, override: Any) -> Case:
 def _(api: ApiClient, override: Any) -> Case:
     lease = leased_task()
     return Case(
-        lambda: send(api, lease, "history", next_history_page_token="not a token"),  # noqa: S106
+        lambda: send(api, lease, "history", next_history_page_token="not a token"),
         400,
         {"error": "The history page token is not one of this server's."},
     )

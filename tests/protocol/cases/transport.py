@@ -6,16 +6,16 @@ from typing import Any
 from unittest import mock
 
 from django.db import OperationalError
+
 from durable.operations import poll as poll_operation
 from durable.sql.pool import PoolBusyError
-from wire.models import ApiToken
-from wire.tokens import create_token
-
 from tests import factories as make
 from tests.client import ApiClient
 from tests.protocol.cases import Case, case
 from tests.protocol.reports import poll
 from tests.protocol.waiting import wait_until
+from wire.models import ApiToken
+from wire.tokens import create_token
 
 DISCOVERY = "/api/cluster/info"
 
@@ -54,7 +54,7 @@ def _(api: ApiClient, override: Any) -> Case:
 @case("unauthorized")
 def _(api: ApiClient, override: Any) -> Case:
     return Case(
-        lambda: api.get("/api/workflows", token="wrong"),  # noqa: S106
+        lambda: api.get("/api/workflows", token="wrong"),
         401,
         {"message": "Invalid or missing authentication token."},
     )
