@@ -36,7 +36,7 @@ class DurableSettings:
     worker_heartbeat_interval_seconds: int = 10
     worker_stale_after_seconds: int = 60
     # A poll counts as a sign of life, written at most this often per worker.
-    worker_seen_interval_seconds: float = 10
+    worker_seen_interval_seconds: float = 10.0
     poll_receipt_seconds: int = 120
     deregistration_receipt_seconds: int = 600
     # Leases one activity may lose before it fails with `lease_lost`.
