@@ -60,5 +60,7 @@ def configure_logging(*, level: str, as_json: bool) -> None:
     root.handlers = [handler]
     root.setLevel(level)
     logging.getLogger("uvicorn.access").disabled = True
+    # Under DEBUG it writes every statement with its parameters, and those are payloads.
+    logging.getLogger("django.db.backends").setLevel("INFO")
     # Our own line tells of refused requests; Django's would repeat them, path and all.
     logging.getLogger("django.request").setLevel("ERROR")

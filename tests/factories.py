@@ -19,10 +19,10 @@ from durable.operations.poll import Leased, Nothing, Ready
 from durable.operations.register_worker import WorkerDescription, register_worker
 from durable.operations.start_workflow import Started, StartRequest, start_workflow
 from durable.principals import Principal
-from durable.workflow_commands import WorkflowTarget
 from durable.protocol import SERVED
 from durable.receipts import Report
 from durable.states import TaskKind
+from durable.workflow_commands import WorkflowTarget
 
 QUEUE = "orders"
 WAITING = TaskFailure(message="Workflow task waiting for scheduled history.", type="WorkflowTaskWaitingForHistory")

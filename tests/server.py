@@ -47,8 +47,6 @@ class ServerProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.token = TOKEN
         self.settings = settings
-        # What Python runs; a test may put a program around `manage.py`.
-        self.program = [str(ROOT / "manage.py")]
         # What `serve` is told besides the port.
         self.arguments: list[str] = []
         self.process: subprocess.Popen[bytes] | None = None
@@ -68,7 +66,7 @@ class ServerProcess:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *self.program, "serve", "--port", str(self.port), *self.arguments],
+                [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(self.port), *self.arguments],
                 cwd=ROOT,
                 env=self.environment(),
                 stdout=log,

@@ -79,7 +79,9 @@ def run_pytest(database: Database, pytest_arguments: list[str]) -> Outcome:
     only_database_tests = [] if database.name == "sqlite" else ["-m", "django_db or database"]
     with tempfile.TemporaryDirectory(prefix="durable-test-") as directory:
         report = Path(directory) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-n", "auto", f"--junitxml={report}", "-o", "junit_logging=no"]
+        # Tests that share something costly are marked as one group, which stays in one process.
+        parallel = ["-n", "auto", "--dist", "loadgroup"]
+        command = [sys.executable, "-m", "pytest", *parallel, f"--junitxml={report}", "-o", "junit_logging=no"]
         started = time.monotonic()
         exit_code = subprocess.run(
             [*command, *only_database_tests, *pytest_arguments], cwd=ROOT, env=environment_for(database)

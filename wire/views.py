@@ -115,7 +115,9 @@ class ApiView(APIView):
             answer = await handler(call, **path)
         except Exception as error:
             answer = await self._answer_error(error, call, path)
-        metrics.REQUESTS.labels(route=self.route, method=request.method, status=answer.status).inc()
+        # A label must not be what a caller makes up.
+        method = request.method if (request.method or "").lower() in self.http_method_names else "other"
+        metrics.REQUESTS.labels(route=self.route, method=method, status=answer.status).inc()
         self._log(request, answer, time.perf_counter() - began)
         return self._respond(answer, call, path)
 
@@ -127,7 +129,8 @@ class ApiView(APIView):
             route=self.route,
             method=request.method,
             status=answer.status,
-            reason=answer.body.get("reason"),
+            # In a good answer it may be what the caller gave as their reason, in their own words.
+            reason=answer.body.get("reason") if answer.status >= 400 else None,
             ms=round(seconds * 1000, 1),
         )
 

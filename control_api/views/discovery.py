@@ -199,7 +199,7 @@ class MetricsView(ApiView):
     async def get(self, call: Call) -> Answer:
         try:
             gauges = await runtime().pool.run(Work.READ, read_gauges)
-        except (DatabaseError, PoolBusyError):
+        except (Error, PoolBusyError):
             # What the process counts is needed most while the database is away.
             gauges = None
         return Answer({"text": generate_latest(REGISTRY).decode() + engine_metrics(gauges)})

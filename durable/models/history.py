@@ -29,7 +29,7 @@ class HistoryEvent(models.Model):
     class Meta:
         constraints = (
             models.UniqueConstraint(name="durable_history_sequence", fields=("run_id", "sequence")),
-            # The step first: with the run first PostgreSQL takes it for reads by run and sequence, and then walks the run.
+            # The step first: with the run first PostgreSQL takes it for reads by run and sequence, and walks the run.
             models.UniqueConstraint(name="durable_history_terminal", fields=("terminal_step", "run_id")),
         )
 

@@ -1,7 +1,7 @@
 """What operators watch of the whole engine: how long work waits, which leases ran out, how upkeep keeps up.
 
-Read at each scrape of `/metrics`, so nothing here may cost more as tables grow: every number is a few seeks in an index,
-a count ends at its cap, and so does the number of queues.
+Read at each scrape of `/metrics`, so nothing here may cost more as tables grow: every number is a few seeks in an
+index, a count ends at its cap, and so does the number of queues.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _PLACES = " UNION ALL ".join(
     f"SELECT '{kind.value}' AS kind, {priority} AS priority" for kind in TaskKind for priority in range(10)
 )
 _OLDEST_READY = (
-    "SELECT o.kind, MIN(o.available_at) FROM (SELECT y.kind AS kind,"
+    "SELECT o.kind, MIN(o.oldest) FROM (SELECT y.kind AS kind,"
     f" (SELECT t.available_at FROM {_TASKS} t WHERE t.namespace = %s AND t.task_queue = %s AND t.kind = y.kind"
-    " AND t.status = %s AND t.due = %s AND t.priority = y.priority ORDER BY t.available_at, t.id LIMIT 1) AS available_at"
+    " AND t.status = %s AND t.due = %s AND t.priority = y.priority ORDER BY t.available_at, t.id LIMIT 1) AS oldest"
     f" FROM ({_PLACES}) y) o GROUP BY o.kind"
 )
 # Both along durable_task_lease_expiry.

@@ -410,3 +410,14 @@ def test_tells_its_readiness_along_the_lease_index(worker: Worker, statements: S
         worker.api.get("/api/ready", token=None)
 
     assert "durable_task_lease_expiry" in check_plans(cost)
+
+
+def test_scrapes_the_whole_engine_along_indexes(worker: Worker, statements: Statements) -> None:
+    with statements.during() as cost:
+        answer = worker.api.get("/metrics")
+
+    assert answer.status == 200
+    assert f'task_queue="{make.QUEUE}"' in answer.raw.decode()
+    assert len(cost.statements) <= 12
+    # Twenty seeks for the ages of a queue.
+    assert {"durable_task_claim_any", "durable_task_lease_expiry"} <= check_plans(cost, most=150)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,11 +13,11 @@ from durable.models import ActivityAttempt, CompletionReceipt, Run
 from durable.states import OPEN_RUN, AttemptStatus, TaskKind
 from tests import factories as make
 from tests.concurrency.tools import eventually
+from tests.crash.killable_server import KillableServer
 from tests.crash.raw_worker import STEPS, RawWorker, Traffic, start_over_http
 from tests.invariants import check_invariants
 from tests.sdk.session import SdkSession
 from tests.sdk.workflows import FIVE_RESULTS, Five, step
-from tests.server import ServerProcess
 
 WORKERS = 4
 WORKFLOWS = 30
@@ -33,9 +32,9 @@ HISTORY = [
 
 
 @contextmanager
-def serving(**settings: str) -> Iterator[ServerProcess]:
+def serving(**settings: str) -> Iterator[KillableServer]:
     """A server that may be killed and started again inside the block."""
-    server = ServerProcess(**settings)
+    server = KillableServer(**settings)
     server.start()
     try:
         yield server
@@ -47,7 +46,7 @@ def open_runs() -> bool:
     return Run.objects.filter(status__in=OPEN_RUN).exists()
 
 
-def kill_after(server: ServerProcess, progress: Callable[[], int], more: int) -> None:
+def kill_after(server: KillableServer, progress: Callable[[], int], more: int) -> None:
     """Kill the server once it has done so much more, in the middle of further work, and start it again at once."""
     wanted = progress() + more
     eventually(lambda: progress() >= wanted, f"{more} more answers", within=PATIENCE)
@@ -57,7 +56,7 @@ def kill_after(server: ServerProcess, progress: Callable[[], int], more: int) ->
 
 
 @contextmanager
-def load(server: ServerProcess) -> Iterator[Traffic]:
+def load(server: KillableServer) -> Iterator[Traffic]:
     """Workers that run workflows which are started meanwhile; ends when all runs are closed."""
     traffic = Traffic(server)
     workers = [f"w-{number}" for number in range(WORKERS)]
@@ -78,19 +77,13 @@ def load(server: ServerProcess) -> Iterator[Traffic]:
 def test_records_each_step_once_however_often_it_dies_at_a_commit() -> None:
     """Leases outlast the server's absence: only receipts can tell what was done, and no work may be done twice."""
     moments = random.Random(1)
-    with serving() as server:
-        server.program = ["-m", "tests.crash.doomed_server"]
-        with load(server) as traffic:
-            server.kill()
-            for number in range(KILLS):
-                doom = ("before", "after")[number % 2]
-                server.settings["DOOM"] = f"{doom}:{moments.randint(20, 60)}"
-                server.start()
-                assert server.process is not None
-                assert server.process.wait(PATIENCE) == -signal.SIGKILL
-                assert open_runs(), "the work was over before the kill"
-            del server.settings["DOOM"]
-            server.start()
+    with serving() as server, load(server) as traffic:
+        server.kill()
+        for number in range(KILLS):
+            moment = ("before", "after")[number % 2]
+            server.live_until(f"{moment}:{moments.randint(20, 60)}")
+            assert open_runs(), "the work was over before the kill"
+        server.start()
 
     assert traffic.unexpected == []
     assert not traffic.reasons, "with leases this long nobody is late"

@@ -98,12 +98,13 @@ class Conversations(Conversation, RuleBasedStateMachine):
         check_invariants()
 
 
+@pytest.mark.timeout(1200 if EXAMPLES else 300)
 @pytest.mark.usefixtures("database")
 def test_answers_every_request_as_the_model_says_and_keeps_the_invariants() -> None:
     run_state_machine_as_test(
         Conversations,
         settings=profile(
-            max_examples=int(EXAMPLES or 20),
+            max_examples=int(EXAMPLES or 12),
             stateful_step_count=60,
             derandomize=EXAMPLES is None,
             database=None,

@@ -111,21 +111,21 @@ def test_heartbeat_keeps_progress_for_the_outcome(api: ApiClient) -> None:
         *[("unit", value) for value in (7, [], "x" * 65)],
     ],
 )
-def test_heartbeat_refuses_progress_of_the_wrong_form(populated: ApiClient, field: str, value: Any) -> None:
+def test_heartbeat_refuses_progress_of_the_wrong_form(api: ApiClient, field: str, value: Any) -> None:
     lease = leased_activity()
 
     with nothing_recorded():
-        response = send(populated, lease, "heartbeat", **{field: value})
+        response = send(api, lease, "heartbeat", **{field: value})
 
     assert (response.status, list(response.body["errors"])) == (422, [field])
 
 
 @pytest.mark.parametrize("digits", ["1" + "0" * 400, "9" * 4000])
-def test_heartbeat_has_no_fault_with_a_number_beyond_all_measure(populated: ApiClient, digits: str) -> None:
+def test_heartbeat_has_no_fault_with_a_number_beyond_all_measure(api: ApiClient, digits: str) -> None:
     lease = leased_activity()
     body = str(fence(lease)).replace("'", '"')[:-1] + f', "current": {digits}}}'
 
-    response = populated.post(path(lease, "heartbeat"), raw=body.encode())
+    response = api.post(path(lease, "heartbeat"), raw=body.encode())
 
     assert response.status in (400, 422)
 

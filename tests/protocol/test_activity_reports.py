@@ -68,11 +68,11 @@ def test_records_the_absence_of_a_result(api: ApiClient, result: Any) -> None:
 
 
 @pytest.mark.parametrize("result", ["x", 7, [], {}, {"codec": "json", "blob": "e30="}, {"codec": "avro"}, True])
-def test_refuses_a_result_that_is_no_envelope(populated: ApiClient, result: Any) -> None:
+def test_refuses_a_result_that_is_no_envelope(api: ApiClient, result: Any) -> None:
     lease = leased_activity()
 
     with nothing_recorded():
-        response = send(populated, lease, "complete", result=result)
+        response = send(api, lease, "complete", result=result)
 
     assert (response.status, list(response.body["errors"])) == (422, ["result"])
 
@@ -206,11 +206,11 @@ def test_calls_a_cancelled_attempt_cancelled(api: ApiClient) -> None:
         *[{"message": "x", name: value} for name in ("non_retryable", "cancelled") for value in ("true", 1, [])],
     ],
 )  # fmt: skip
-def test_refuses_a_failure_of_the_wrong_form(populated: ApiClient, failure: Any) -> None:
+def test_refuses_a_failure_of_the_wrong_form(api: ApiClient, failure: Any) -> None:
     lease = leased_activity()
 
     with nothing_recorded():
-        response = send(populated, lease, "fail", failure=failure)
+        response = send(api, lease, "fail", failure=failure)
 
     assert (response.status, response.body["reason"]) == (422, "validation_failed")
     assert {path.split(".")[0] for path in response.body["errors"]} == {"failure"}

@@ -40,32 +40,32 @@ def changed(command: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("commands", [ABSENT, None, [], {}, "schedule_activity", 7, True])
-def test_wants_a_list_that_is_not_empty(populated: ApiClient, commands: Any) -> None:
+def test_wants_a_list_that_is_not_empty(api: ApiClient, commands: Any) -> None:
     lease = leased_task()
 
     with nothing_recorded():
-        response = send(populated, lease, "complete", commands=commands)
+        response = send(api, lease, "complete", commands=commands)
 
     assert response.status == 422
     assert response.body["errors"] == {"commands": ["This must be a non-empty list of objects."]}
 
 
 @pytest.mark.parametrize("element", [None, "schedule_activity", 7, [], True])
-def test_wants_objects(populated: ApiClient, element: Any) -> None:
-    assert list(refused(populated, make.schedule(), element)) == ["commands.1"]
+def test_wants_objects(api: ApiClient, element: Any) -> None:
+    assert list(refused(api, make.schedule(), element)) == ["commands.1"]
 
 
 @pytest.mark.parametrize(
     "name", [ABSENT, None, "", " ", 7, [], {}, "Schedule_Activity", "schedule_activity ", "start_timer"]
 )
-def test_wants_a_type_that_it_supports(populated: ApiClient, name: Any) -> None:
-    assert list(refused(populated, make.schedule(), changed(make.finish(), type=name))) == ["commands.1.type"]
+def test_wants_a_type_that_it_supports(api: ApiClient, name: Any) -> None:
+    assert list(refused(api, make.schedule(), changed(make.finish(), type=name))) == ["commands.1.type"]
 
 
-def test_leaves_nothing_of_a_batch_whose_last_command_is_unknown(populated: ApiClient) -> None:
+def test_leaves_nothing_of_a_batch_whose_last_command_is_unknown(api: ApiClient) -> None:
     batch = [*make.schedule_list(3), make.schedule(), {"type": "no_such_command"}]
 
-    assert list(refused(populated, *batch)) == ["commands.4.type"]
+    assert list(refused(api, *batch)) == ["commands.4.type"]
 
     run = Run.objects.get(workflow_id="order-1")
     assert not ActivityExecution.objects.filter(run_id=run.id).exists()
@@ -73,9 +73,9 @@ def test_leaves_nothing_of_a_batch_whose_last_command_is_unknown(populated: ApiC
     assert (run.next_step_number, run.last_history_sequence) == (1, 2)
 
 
-def test_says_all_that_is_wrong_at_once(populated: ApiClient) -> None:
+def test_says_all_that_is_wrong_at_once(api: ApiClient) -> None:
     errors = refused(
-        populated,
+        api,
         {"type": "schedule_activity", "queue": 7, "start_to_close_timeout": 0},
         {"type": "nothing"},
         {"type": "fail_workflow", "non_retryable": "yes"},
@@ -96,10 +96,10 @@ def test_says_all_that_is_wrong_at_once(populated: ApiClient) -> None:
         [{"type": "fail_workflow", "message": "no"}, make.finish()],
     ],
 )
-def test_takes_one_terminal_command_and_only_as_the_last(populated: ApiClient, batch: list[dict[str, Any]]) -> None:
+def test_takes_one_terminal_command_and_only_as_the_last(api: ApiClient, batch: list[dict[str, Any]]) -> None:
     first = next(number for number, command in enumerate(batch) if command["type"] != "schedule_activity")
 
-    assert list(refused(populated, *batch)) == [f"commands.{first}.type"]
+    assert list(refused(api, *batch)) == [f"commands.{first}.type"]
 
 
 def test_applies_commands_in_order(api: ApiClient) -> None:
@@ -154,8 +154,8 @@ OWNED: dict[str, tuple[dict[str, Any], set[str]]] = {
     ("name", "field"),
     [(name, field) for name, (_, owned) in OWNED.items() for field in VALUES if field not in owned],
 )
-def test_refuses_a_field_on_a_command_that_does_not_own_it(populated: ApiClient, name: str, field: str) -> None:
-    errors = refused(populated, {**OWNED[name][0], field: VALUES[field]})
+def test_refuses_a_field_on_a_command_that_does_not_own_it(api: ApiClient, name: str, field: str) -> None:
+    errors = refused(api, {**OWNED[name][0], field: VALUES[field]})
 
     assert errors == {f"commands.0.{field}": [f"{name} does not take this field."]}
 
@@ -170,13 +170,13 @@ def test_ignores_fields_that_it_does_not_know(api: ApiClient, name: str) -> None
 
 @pytest.mark.parametrize("field", ["activity_type", "queue"])
 @pytest.mark.parametrize("value", ["", "  ", 7, True, [], {}, "x" * 256])
-def test_refuses_a_name_that_is_none(populated: ApiClient, field: str, value: Any) -> None:
-    assert list(refused(populated, make.schedule(**{field: value}))) == [f"commands.0.{field}"]
+def test_refuses_a_name_that_is_none(api: ApiClient, field: str, value: Any) -> None:
+    assert list(refused(api, make.schedule(**{field: value}))) == [f"commands.0.{field}"]
 
 
 @pytest.mark.parametrize("value", [ABSENT, None])
-def test_needs_an_activity_type(populated: ApiClient, value: Any) -> None:
-    errors = refused(populated, changed(make.schedule(), activity_type=value))
+def test_needs_an_activity_type(api: ApiClient, value: Any) -> None:
+    errors = refused(api, changed(make.schedule(), activity_type=value))
 
     assert errors == {"commands.0.activity_type": ["This field is required."]}
 
@@ -193,9 +193,9 @@ def test_needs_an_activity_type(populated: ApiClient, value: Any) -> None:
     [(make.schedule(), "arguments"), (LOCAL, "arguments"), (LOCAL, "result"), (make.finish(), "result")],
 )
 def test_refuses_a_payload_that_is_no_envelope(
-    populated: ApiClient, command: dict[str, Any], field: str, arguments: Any
+    api: ApiClient, command: dict[str, Any], field: str, arguments: Any
 ) -> None:
-    assert list(refused(populated, {**command, field: arguments})) == [f"commands.0.{field}"]
+    assert list(refused(api, {**command, field: arguments})) == [f"commands.0.{field}"]
 
 
 def test_keeps_a_payload_as_it_was_sent(api: ApiClient) -> None:
@@ -216,8 +216,8 @@ def test_takes_absent_arguments_for_an_empty_list(api: ApiClient, arguments: Any
 
 @pytest.mark.parametrize("field", sorted(TIME_OUTS))
 @pytest.mark.parametrize("value", [0, -1, 1.5, "x", "", True, [], 315_360_001])
-def test_refuses_a_time_out_that_is_none(populated: ApiClient, field: str, value: Any) -> None:
-    assert list(refused(populated, make.schedule(**{field: value}))) == [f"commands.0.{field}"]
+def test_refuses_a_time_out_that_is_none(api: ApiClient, field: str, value: Any) -> None:
+    assert list(refused(api, make.schedule(**{field: value}))) == [f"commands.0.{field}"]
 
 
 @pytest.mark.parametrize(
@@ -230,9 +230,9 @@ def test_refuses_a_time_out_that_is_none(populated: ApiClient, field: str, value
     ],
 )
 def test_refuses_time_outs_that_contradict_each_other_with_both_numbers(
-    populated: ApiClient, longer: str, shorter: str
+    api: ApiClient, longer: str, shorter: str
 ) -> None:
-    errors = refused(populated, make.schedule(**{longer: 40, shorter: 41}))
+    errors = refused(api, make.schedule(**{longer: 40, shorter: 41}))
 
     assert errors == {f"commands.0.{shorter}": [f"41 s is longer than {longer} (40 s)."]}
 
@@ -249,15 +249,15 @@ def test_takes_time_outs_that_are_equal(api: ApiClient) -> None:
         *[("non_retryable_error_types", value) for value in ("ValueError", [7], {}, ["a", None])],
     ],
 )
-def test_refuses_a_retry_policy_that_is_none(populated: ApiClient, field: str, value: Any) -> None:
-    errors = refused(populated, make.schedule(retry_policy={field: value}))
+def test_refuses_a_retry_policy_that_is_none(api: ApiClient, field: str, value: Any) -> None:
+    errors = refused(api, make.schedule(retry_policy={field: value}))
 
     assert list(errors) == [f"commands.0.retry_policy.{field}"]
 
 
 @pytest.mark.parametrize("policy", ["fast", 7, [], True])
-def test_wants_an_object_for_a_retry_policy(populated: ApiClient, policy: Any) -> None:
-    assert list(refused(populated, make.schedule(retry_policy=policy))) == ["commands.0.retry_policy"]
+def test_wants_an_object_for_a_retry_policy(api: ApiClient, policy: Any) -> None:
+    assert list(refused(api, make.schedule(retry_policy=policy))) == ["commands.0.retry_policy"]
 
 
 def test_takes_numbers_as_digits(api: ApiClient) -> None:
@@ -278,8 +278,8 @@ def test_takes_a_single_number_for_a_list_of_back_offs(api: ApiClient) -> None:
 
 
 @pytest.mark.parametrize("policy", ["later", 7, ""])
-def test_refuses_a_cancellation_policy_that_is_none(populated: ApiClient, policy: Any) -> None:
-    assert list(refused(populated, make.schedule(cancellation_policy=policy))) == ["commands.0.cancellation_policy"]
+def test_refuses_a_cancellation_policy_that_is_none(api: ApiClient, policy: Any) -> None:
+    assert list(refused(api, make.schedule(cancellation_policy=policy))) == ["commands.0.cancellation_policy"]
 
 
 # -- terminal commands -------------------------------------------------------------------------------------------------
@@ -303,10 +303,10 @@ def test_completes_without_a_result(api: ApiClient, result: Any) -> None:
         *[("failed_step_sequence", value) for value in (0, -1, "x", 1.5, True)],
     ],
 )
-def test_refuses_a_failure_whose_field_is_wrong(populated: ApiClient, field: str, value: Any) -> None:
+def test_refuses_a_failure_whose_field_is_wrong(api: ApiClient, field: str, value: Any) -> None:
     command = changed({"type": "fail_workflow", "message": "no"}, **{field: value})
 
-    assert list(refused(populated, command)) == [f"commands.0.{field}"]
+    assert list(refused(api, command)) == [f"commands.0.{field}"]
 
 
 @pytest.mark.parametrize("message", ["", " ", "\n"])

@@ -58,24 +58,24 @@ def test_leaves_the_leases_of_others_alone(api: ApiClient) -> None:
     assert len(others) == 2
 
 
-def test_knows_no_worker_that_left(populated: ApiClient) -> None:
-    register(populated)
-    populated.delete("/api/worker/registrations/w-1")
+def test_knows_no_worker_that_left(api: ApiClient) -> None:
+    register(api)
+    api.delete("/api/worker/registrations/w-1")
 
     with nothing_recorded():
-        response = populated.delete("/api/worker/registrations/w-1")
+        response = api.delete("/api/worker/registrations/w-1")
 
     assert (response.status, response.body["reason"]) == (404, "worker_not_found")
-    assert poll(populated, "workflow").body["reason"] == "worker_not_registered"
+    assert poll(api, "workflow").body["reason"] == "worker_not_registered"
 
 
-def test_deregisters_by_token_and_keeps_the_receipt(populated: ApiClient) -> None:
+def test_deregisters_by_token_and_keeps_the_receipt(api: ApiClient) -> None:
     held_by_w1(1)
     token = WorkerRegistration.objects.get(worker_id="w-1").registration_token
-    first = deregister(populated, token)
+    first = deregister(api, token)
 
     with nothing_recorded():
-        again = deregister(populated, token)
+        again = deregister(api, token)
 
     assert first.status == again.status == 200
     assert first.plain == {
@@ -87,23 +87,23 @@ def test_deregisters_by_token_and_keeps_the_receipt(populated: ApiClient) -> Non
     assert again.raw == first.raw
 
 
-def test_keeps_the_receipt_although_the_worker_registered_again(populated: ApiClient) -> None:
-    token = register(populated).body["registration_token"]
-    first = deregister(populated, token)
-    register(populated)
+def test_keeps_the_receipt_although_the_worker_registered_again(api: ApiClient) -> None:
+    token = register(api).body["registration_token"]
+    first = deregister(api, token)
+    register(api)
 
     with nothing_recorded():
-        again = deregister(populated, token)
+        again = deregister(api, token)
 
     assert again.raw == first.raw
 
 
-def test_never_touches_the_registration_that_replaced_this_one(populated: ApiClient) -> None:
-    old = register(populated).body["registration_token"]
-    register(populated)
+def test_never_touches_the_registration_that_replaced_this_one(api: ApiClient) -> None:
+    old = register(api).body["registration_token"]
+    register(api)
 
     with nothing_recorded():
-        response = deregister(populated, old)
+        response = deregister(api, old)
 
     assert (response.status, response.body["reason"], response.body["retryable"]) == (
         409, "worker_registration_lost_authority", False,
@@ -111,24 +111,24 @@ def test_never_touches_the_registration_that_replaced_this_one(populated: ApiCli
 
 
 @pytest.mark.parametrize(("age", "status"), [(599, 200), (601, 410)])
-def test_keeps_a_receipt_for_ten_minutes(populated: ApiClient, age: int, status: int) -> None:
-    token = register(populated).body["registration_token"]
-    deregister(populated, token)
+def test_keeps_a_receipt_for_ten_minutes(api: ApiClient, age: int, status: int) -> None:
+    token = register(api).body["registration_token"]
+    deregister(api, token)
     ended_at = WorkerIncarnation.objects.get(registration_token=token).ended_at
     WorkerIncarnation.objects.filter(registration_token=token).update(ended_at=ended_at - timedelta(seconds=age))
 
     with nothing_recorded():
-        assert deregister(populated, token).status == status
+        assert deregister(api, token).status == status
 
 
-def test_knows_a_token_only_with_its_worker_and_namespace(populated: ApiClient) -> None:
+def test_knows_a_token_only_with_its_worker_and_namespace(api: ApiClient) -> None:
     Namespace.objects.create(name="elsewhere")
-    token = register(populated).body["registration_token"]
+    token = register(api).body["registration_token"]
     make.register("w-2")
 
     with nothing_recorded():
-        other_worker = deregister(populated, token, "w-2")
-        elsewhere = populated.post(
+        other_worker = deregister(api, token, "w-2")
+        elsewhere = api.post(
             "/api/worker/registrations/w-1/deregister",
             {"registration_token": token},
             headers={"X-Namespace": "elsewhere"},
@@ -141,10 +141,10 @@ def test_knows_a_token_only_with_its_worker_and_namespace(populated: ApiClient) 
 @pytest.mark.parametrize(
     "token", [ABSENT, None, "", "x" * 32, "0" * 31, "0" * 33, "A" * 32, 7, "0" * 32 + "\n", " " * 32]
 )
-def test_refuses_a_token_of_another_form(populated: ApiClient, token: Any) -> None:
+def test_refuses_a_token_of_another_form(api: ApiClient, token: Any) -> None:
     body = {} if token is ABSENT else {"registration_token": token}
 
     with nothing_recorded():
-        response = populated.post("/api/worker/registrations/w-1/deregister", body)
+        response = api.post("/api/worker/registrations/w-1/deregister", body)
 
     assert (response.status, list(response.body["errors"])) == (422, ["registration_token"])

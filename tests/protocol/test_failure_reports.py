@@ -202,15 +202,15 @@ def test_records_nothing_for_a_repeated_failure(populated: ApiClient) -> None:
         *[{"message": "x", "sequence": value} for value in (0, -1, "x", 1.5, True)],
     ],
 )  # fmt: skip
-def test_refuses_a_failure_of_the_wrong_form_and_keeps_the_lease(populated: ApiClient, failure: Any) -> None:
+def test_refuses_a_failure_of_the_wrong_form_and_keeps_the_lease(api: ApiClient, failure: Any) -> None:
     lease = leased_task()
 
     with nothing_recorded():
-        response = send(populated, lease, "fail", failure=failure)
+        response = send(api, lease, "fail", failure=failure)
 
     assert (response.status, response.body["reason"]) == (422, "validation_failed")
     assert all(path.split(".")[0] == "failure" for path in response.body["errors"])
-    assert send(populated, lease, "complete", commands=[make.finish()]).status == 200
+    assert send(api, lease, "complete", commands=[make.finish()]).status == 200
 
 
 @pytest.mark.parametrize("field", ["type", "reason", "stack_trace", "sequence"])

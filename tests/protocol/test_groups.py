@@ -86,8 +86,8 @@ def test_repeats_the_label_on_every_event_of_a_step(api: ApiClient) -> None:
         lambda leaf: leaf["parallel_group_path"][0].update(parallel_group_id="select-calls:1:3"),
     ],
 )
-def test_refuses_a_label_that_is_wrong(populated: ApiClient, change: Any) -> None:
-    errors = refused(populated, *broken(change))
+def test_refuses_a_label_that_is_wrong(api: ApiClient, change: Any) -> None:
+    errors = refused(api, *broken(change))
 
     assert all(path.startswith("commands.1.parallel_group") for path in errors), errors
 
@@ -105,8 +105,8 @@ def test_refuses_a_label_that_is_wrong(populated: ApiClient, change: Any) -> Non
         ([*make.schedule_list(3)[:1], *make.schedule_list(2, base=4)], "commands.1.parallel_group_path"),
     ],
 )
-def test_wants_the_leaves_of_a_group_side_by_side(populated: ApiClient, batch: list[dict[str, Any]], path: str) -> None:
-    assert list(refused(populated, *batch)) == [path]
+def test_wants_the_leaves_of_a_group_side_by_side(api: ApiClient, batch: list[dict[str, Any]], path: str) -> None:
+    assert list(refused(api, *batch)) == [path]
 
 
 def test_takes_two_groups_and_single_steps_in_one_batch(api: ApiClient) -> None:
@@ -285,12 +285,12 @@ def test_counts_a_repeated_group_against_no_limit(api: ApiClient, override_durab
     assert reemitted(api, lease)["run_status"] == "waiting"
 
 
-def test_refuses_a_broken_repeat_like_any_other(populated: ApiClient) -> None:
+def test_refuses_a_broken_repeat_like_any_other(api: ApiClient) -> None:
     lease = leased_task()
     make.complete(lease, *make.schedule_list(2))
     again = extra_task(Run.objects.get(workflow_id="order-1"))
 
     with nothing_recorded():
-        response = send(populated, again, "complete", commands=make.schedule_list(2)[1:])
+        response = send(api, again, "complete", commands=make.schedule_list(2)[1:])
 
     assert response.status == 422

@@ -51,11 +51,11 @@ def test_encodes_the_sequence_that_a_page_ended_with() -> None:
     ["", "x", "MA", "M A==", "LTE=", "MS41", "eA==", "MA==MA==", "é", "/w==", "KzE=", "MTIzNDU2Nzg5MDEyMw==", "2",
      "W10=", "wrI="],
 )  # fmt: skip
-def test_refuses_a_token_that_is_none(populated: ApiClient, token: str) -> None:
+def test_refuses_a_token_that_is_none(api: ApiClient, token: str) -> None:
     lease = leased_task()
 
     with nothing_recorded():
-        response = page(populated, lease, token)
+        response = page(api, lease, token)
 
     if token:
         assert (response.status, response.body["reason"]) == (400, "invalid_page_token")
@@ -125,11 +125,11 @@ def test_begins_with_the_claim_and_goes_on_from_its_token(api: ApiClient) -> Non
     assert (sequences(second), second.body["next_history_page_token"]) == ([2], None)
 
 
-def test_reads_without_a_trace(populated: ApiClient) -> None:
+def test_reads_without_a_trace(api: ApiClient) -> None:
     lease = leased_task()
 
     with nothing_recorded():
-        first, again = page(populated, lease), page(populated, lease)
+        first, again = page(api, lease), page(api, lease)
 
     assert first.raw == again.raw
 
@@ -184,11 +184,11 @@ def test_gives_no_more_than_the_server_maximum(api: ApiClient, override_durable:
 
 
 @pytest.mark.parametrize("size", [0, -1, 1001, 1.5, "x", True, []])
-def test_refuses_a_page_size_that_is_none(populated: ApiClient, size: Any) -> None:
+def test_refuses_a_page_size_that_is_none(api: ApiClient, size: Any) -> None:
     lease = leased_task()
 
     with nothing_recorded():
-        response = page(populated, lease, history_page_size=size)
+        response = page(api, lease, history_page_size=size)
 
     assert (response.status, list(response.body["errors"])) == (422, ["history_page_size"])
 

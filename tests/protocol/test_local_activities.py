@@ -55,8 +55,8 @@ def failed(outcome: str = "failed", **fields: Any) -> dict[str, Any]:
         *[(name, 0) for name in ("start_to_close_timeout", "schedule_to_close_timeout", "heartbeat_timeout")],
     ],
 )
-def test_refuses_a_field_that_is_wrong(populated: ApiClient, field: str, value: Any) -> None:
-    errors = refused(populated, local(**{field: value}))
+def test_refuses_a_field_that_is_wrong(api: ApiClient, field: str, value: Any) -> None:
+    errors = refused(api, local(**{field: value}))
 
     assert f"commands.0.{field}" in errors
 
@@ -65,16 +65,16 @@ def test_refuses_a_field_that_is_wrong(populated: ApiClient, field: str, value: 
 @pytest.mark.parametrize(
     ("field", "value"), [("message", ABSENT), ("message", 7), ("result", make.envelope(1)), ("non_retryable", "yes")]
 )
-def test_refuses_an_outcome_that_is_told_wrongly(populated: ApiClient, outcome: str, field: str, value: Any) -> None:
+def test_refuses_an_outcome_that_is_told_wrongly(api: ApiClient, outcome: str, field: str, value: Any) -> None:
     kind = {"timeout_kind": "heartbeat"} if outcome == "timed_out" else {}
 
-    errors = refused(populated, without({**failed(outcome, **kind), field: value}))
+    errors = refused(api, without({**failed(outcome, **kind), field: value}))
 
     assert f"commands.0.{field}" in errors
 
 
-def test_wants_to_know_which_time_out_it_was(populated: ApiClient) -> None:
-    assert "commands.0.timeout_kind" in refused(populated, failed("timed_out"))
+def test_wants_to_know_which_time_out_it_was(api: ApiClient) -> None:
+    assert "commands.0.timeout_kind" in refused(api, failed("timed_out"))
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_wants_to_know_which_time_out_it_was(populated: ApiClient) -> None:
         ("backoff_seconds", 1),
     ],
 )
-def test_refuses_an_attempt_whose_field_is_wrong(populated: ApiClient, field: str, value: Any) -> None:
-    errors = refused(populated, local(attempts=[without({**ATTEMPT, field: value})]))
+def test_refuses_an_attempt_whose_field_is_wrong(api: ApiClient, field: str, value: Any) -> None:
+    errors = refused(api, local(attempts=[without({**ATTEMPT, field: value})]))
 
     paths = {f"commands.0.attempts.0.{field}", "commands.0.attempts", "commands.0.attempts.0.retry_reason"}
     assert set(errors) <= paths
@@ -107,20 +107,20 @@ def test_refuses_an_attempt_whose_field_is_wrong(populated: ApiClient, field: st
         *[("backoff_seconds", value) for value in (ABSENT, None, 3, -1, "x")],
     ],
 )
-def test_refuses_an_earlier_attempt_whose_field_is_wrong(populated: ApiClient, field: str, value: Any) -> None:
-    errors = refused(populated, {**RETRIED, "attempts": [without({**FAILED_TRY, field: value}), LAST_TRY]})
+def test_refuses_an_earlier_attempt_whose_field_is_wrong(api: ApiClient, field: str, value: Any) -> None:
+    errors = refused(api, {**RETRIED, "attempts": [without({**FAILED_TRY, field: value}), LAST_TRY]})
 
     assert list(errors) == [f"commands.0.attempts.0.{field}"]
 
 
-def test_refuses_attempts_with_one_id(populated: ApiClient) -> None:
+def test_refuses_attempts_with_one_id(api: ApiClient) -> None:
     attempts = [FAILED_TRY, {**LAST_TRY, "attempt_id": "a-1"}]
 
-    assert list(refused(populated, {**RETRIED, "attempts": attempts})) == ["commands.0.attempts"]
+    assert list(refused(api, {**RETRIED, "attempts": attempts})) == ["commands.0.attempts"]
 
 
-def test_refuses_more_attempts_than_the_policy_has(populated: ApiClient) -> None:
-    errors = refused(populated, {**RETRIED, "retry_policy": {"max_attempts": 1}})
+def test_refuses_more_attempts_than_the_policy_has(api: ApiClient) -> None:
+    errors = refused(api, {**RETRIED, "retry_policy": {"max_attempts": 1}})
 
     assert errors == {"commands.0.attempts": ["This must be a list of 1 to 1 attempts."]}
 
@@ -238,10 +238,10 @@ def test_takes_a_hundred_attempts(api: ApiClient) -> None:
     assert ActivityAttempt.objects.count() == 100
 
 
-def test_refuses_more_than_a_hundred_attempts(populated: ApiClient) -> None:
+def test_refuses_more_than_a_hundred_attempts(api: ApiClient) -> None:
     tries = [{**FAILED_TRY, "attempt_id": f"a-{n}", "attempt_number": n, "backoff_seconds": 0} for n in range(1, 101)]
     last = {**LAST_TRY, "attempt_id": "a-101", "attempt_number": 101}
 
-    errors = refused(populated, {**RETRIED, "retry_policy": {"max_attempts": 200}, "attempts": [*tries, last]})
+    errors = refused(api, {**RETRIED, "retry_policy": {"max_attempts": 200}, "attempts": [*tries, last]})
 
     assert errors == {"commands.0.attempts": ["This must be a list of 1 to 100 attempts."]}

@@ -255,11 +255,11 @@ def test_n9_answers_an_attempt_sent_as_text_with_a_number(populated: ApiClient, 
 
 
 @pytest.mark.parametrize("attempt", [0, -1, "0", "1.5", "one", 1.0, True, None, "", [1], 2**31])
-def test_n9_refuses_an_attempt_that_is_not_a_positive_whole_number(populated: ApiClient, attempt: Any) -> None:
+def test_n9_refuses_an_attempt_that_is_not_a_positive_whole_number(api: ApiClient, attempt: Any) -> None:
     lease = leased_task()
 
     with nothing_recorded():
-        response = send_report(populated, lease, "complete", workflow_task_attempt=attempt)
+        response = send_report(api, lease, "complete", workflow_task_attempt=attempt)
 
     assert response.status == 422
     assert list(response.body["errors"]) == ["workflow_task_attempt"]

@@ -182,9 +182,9 @@ def test_keeps_an_envelope_as_it_was_sent(api: ApiClient) -> None:
     ["x", 7, True, {}, {"codec": "json", "blob": "W10="}, {"codec": "avro"}, {"codec": "avro", "blob": 7},
      {"codec": "avro", "external_payload": {}}, [2**64], [10**30]],
 )  # fmt: skip
-def test_refuses_an_input_that_is_neither(populated: ApiClient, value: Any) -> None:
+def test_refuses_an_input_that_is_neither(api: ApiClient, value: Any) -> None:
     with nothing_recorded():
-        response = start(populated, input=value)
+        response = start(api, input=value)
 
     assert (response.status, list(response.body["errors"])) == (422, ["input"])
 
@@ -219,9 +219,9 @@ def test_refuses_an_input_that_is_neither(populated: ApiClient, value: Any) -> N
         *[("visibility_labels", value) for value in ("x", 7, [])],
     ],
 )
-def test_refuses_a_field_that_is_wrong(populated: ApiClient, field: str, value: Any) -> None:
+def test_refuses_a_field_that_is_wrong(api: ApiClient, field: str, value: Any) -> None:
     with nothing_recorded():
-        response = start(populated, **{field: value})
+        response = start(api, **{field: value})
 
     assert (response.status, response.body["reason"]) == (422, "validation_failed")
     assert {path.split(".")[0] for path in response.body["errors"]} == {field}
@@ -235,17 +235,17 @@ def test_refuses_a_field_that_is_wrong(populated: ApiClient, field: str, value: 
      "request_id"],
 )  # fmt: skip
 @pytest.mark.parametrize("value", [None, 5, "x", {}])
-def test_refuses_fields_that_would_mislead(populated: ApiClient, field: str, value: Any) -> None:
+def test_refuses_fields_that_would_mislead(api: ApiClient, field: str, value: Any) -> None:
     with nothing_recorded():
-        response = start(populated, **{field: value})
+        response = start(api, **{field: value})
 
     assert response.status == 422
     assert response.body["errors"] == {field: ["This field is not supported."]}
 
 
-def test_refuses_a_run_time_out_longer_than_the_whole(populated: ApiClient) -> None:
+def test_refuses_a_run_time_out_longer_than_the_whole(api: ApiClient) -> None:
     with nothing_recorded():
-        response = start(populated, run_timeout_seconds=61, execution_timeout_seconds=60)
+        response = start(api, run_timeout_seconds=61, execution_timeout_seconds=60)
 
     assert response.body["errors"] == {"run_timeout_seconds": ["61 s is longer than execution_timeout_seconds (60 s)."]}
 
@@ -287,12 +287,12 @@ def close(api: ApiClient, how: str) -> None:
     make.complete(make.lease_workflow("w-1", task_queue="default"), command)
 
 
-def test_refuses_an_id_that_was_started(populated: ApiClient) -> None:
-    run = started(populated, workflow_id="order-1")
+def test_refuses_an_id_that_was_started(api: ApiClient) -> None:
+    run = started(api, workflow_id="order-1")
 
     for policy in (ABSENT, None, "fail"):
         with nothing_recorded():
-            response = start(populated, workflow_id="order-1", duplicate_policy=policy)
+            response = start(api, workflow_id="order-1", duplicate_policy=policy)
 
         assert response.status == 409
         assert {key: value for key, value in response.body.items() if key != "control_plane"} == {
@@ -305,11 +305,11 @@ def test_refuses_an_id_that_was_started(populated: ApiClient) -> None:
         }
 
 
-def test_answers_the_open_run_for_use_existing(populated: ApiClient) -> None:
-    first = start(populated, workflow_id="order-1", business_key="first", run_timeout_seconds=60)
+def test_answers_the_open_run_for_use_existing(api: ApiClient) -> None:
+    first = start(api, workflow_id="order-1", business_key="first", run_timeout_seconds=60)
 
     with nothing_recorded():
-        again = start(populated, workflow_id="order-1", duplicate_policy="use-existing", business_key="second",
+        again = start(api, workflow_id="order-1", duplicate_policy="use-existing", business_key="second",
                       run_timeout_seconds=6000)  # fmt: skip
 
     assert (first.status, again.status) == (201, 200)
@@ -326,36 +326,36 @@ def test_starts_what_is_not_there_for_use_existing(api: ApiClient) -> None:
 
 @pytest.mark.parametrize("policy", ["fail", "use-existing"])
 @pytest.mark.parametrize("how", ["complete", "fail", "cancel", "terminate"])
-def test_never_frees_the_id_of_a_closed_run(populated: ApiClient, how: str, policy: str) -> None:
-    started(populated, workflow_id="order-1")
-    close(populated, how)
+def test_never_frees_the_id_of_a_closed_run(api: ApiClient, how: str, policy: str) -> None:
+    started(api, workflow_id="order-1")
+    close(api, how)
 
     with nothing_recorded():
-        response = start(populated, workflow_id="order-1", duplicate_policy=policy)
+        response = start(api, workflow_id="order-1", duplicate_policy=policy)
 
     assert (response.status, response.body["reason"]) == (409, "instance_already_started")
 
 
 @pytest.mark.parametrize("policy", ["fail", "use-existing"])
 @pytest.mark.parametrize("is_open", [True, False])
-def test_refuses_an_id_of_another_type(populated: ApiClient, policy: str, is_open: bool) -> None:
-    started(populated, workflow_id="order-1")
+def test_refuses_an_id_of_another_type(api: ApiClient, policy: str, is_open: bool) -> None:
+    started(api, workflow_id="order-1")
     if not is_open:
-        close(populated, "cancel")
+        close(api, "cancel")
 
     with nothing_recorded():
-        response = start(populated, workflow_id="order-1", workflow_type="six", duplicate_policy=policy)
+        response = start(api, workflow_id="order-1", workflow_type="six", duplicate_policy=policy)
 
     assert (response.status, list(response.body["errors"])) == (422, ["workflow_type"])
 
 
 @pytest.mark.parametrize("policy", ["fail", "use-existing"])
-def test_refuses_an_id_of_another_namespace(populated: ApiClient, policy: str) -> None:
+def test_refuses_an_id_of_another_namespace(api: ApiClient, policy: str) -> None:
     Namespace.objects.create(name="theirs")
     make.start("order-1", namespace="theirs")
 
     with nothing_recorded():
-        response = start(populated, workflow_id="order-1", duplicate_policy=policy)
+        response = start(api, workflow_id="order-1", duplicate_policy=policy)
 
     assert response.status == 409
     assert (response.body["reason"], response.body["outcome"]) == (

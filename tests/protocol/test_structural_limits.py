@@ -132,13 +132,13 @@ def test_fails_the_run_over_the_events_of_one_transaction(api: ApiClient, overri
     failed_over(lease.body["run_id"], "history_transaction_size", 4, 3)
 
 
-def test_answers_the_repeat_of_a_completion_that_failed_the_run(populated: ApiClient, override_durable: Any) -> None:
+def test_answers_the_repeat_of_a_completion_that_failed_the_run(api: ApiClient, override_durable: Any) -> None:
     override_durable(PAYLOAD_SIZE_BYTES=100)
     command = make.schedule(arguments=blob(101))
-    lease, _ = completed(populated, command)
+    lease, _ = completed(api, command)
 
     with nothing_recorded():
-        response = send(populated, lease, "complete", commands=[command])
+        response = send(api, lease, "complete", commands=[command])
 
     assert (response.status, response.body["reason"], response.body["run_status"]) == (
         200, "already_completed", "failed",
@@ -169,12 +169,12 @@ def test_has_the_documented_defaults() -> None:
 # -- the request is refused --------------------------------------------------------------------------------------------
 
 
-def test_refuses_more_commands_than_a_batch_may_have(populated: ApiClient, override_durable: Any) -> None:
+def test_refuses_more_commands_than_a_batch_may_have(api: ApiClient, override_durable: Any) -> None:
     override_durable(COMMAND_BATCH_SIZE=3)
     lease = leased_task()
 
     with nothing_recorded():
-        response = send(populated, lease, "complete", commands=[{"type": "whatever"}] * 4)
+        response = send(api, lease, "complete", commands=[{"type": "whatever"}] * 4)
 
     assert response.status == 422
     assert response.plain == {
@@ -186,7 +186,7 @@ def test_refuses_more_commands_than_a_batch_may_have(populated: ApiClient, overr
         "configured_limit": 3,
     }
     assert Run.objects.get(workflow_id="order-1").status == "pending"
-    assert send(populated, lease, "complete", commands=[make.finish()]).status == 200
+    assert send(api, lease, "complete", commands=[make.finish()]).status == 200
 
 
 def test_takes_a_batch_of_a_thousand(api: ApiClient) -> None:
@@ -196,21 +196,21 @@ def test_takes_a_batch_of_a_thousand(api: ApiClient) -> None:
     assert len(response.body["created_task_ids"]) == 1000
 
 
-def test_refuses_an_input_over_the_payload_limit(populated: ApiClient, override_durable: Any) -> None:
+def test_refuses_an_input_over_the_payload_limit(api: ApiClient, override_durable: Any) -> None:
     override_durable(PAYLOAD_SIZE_BYTES=100)
 
     with nothing_recorded():
-        response = populated.post("/api/workflows", {"workflow_type": "five", "input": blob(101)})
+        response = api.post("/api/workflows", {"workflow_type": "five", "input": blob(101)})
 
     assert response.status == 422
     assert response.body["errors"] == {"input": ["The payload has 101 encoded bytes; at most 100 are allowed."]}
 
 
-def test_refuses_a_list_of_arguments_that_becomes_too_large(populated: ApiClient, override_durable: Any) -> None:
+def test_refuses_a_list_of_arguments_that_becomes_too_large(api: ApiClient, override_durable: Any) -> None:
     override_durable(PAYLOAD_SIZE_BYTES=100)
 
     with nothing_recorded():
-        response = populated.post("/api/workflows", {"workflow_type": "five", "input": ["x" * 200]})
+        response = api.post("/api/workflows", {"workflow_type": "five", "input": ["x" * 200]})
 
     assert (response.status, list(response.body["errors"])) == (422, ["input"])
 
@@ -250,14 +250,14 @@ def test_records_an_oversized_result_as_a_failure_of_the_activity(api: ApiClient
     check_invariants()
 
 
-def test_answers_the_repeat_of_an_oversized_result(populated: ApiClient, override_durable: Any) -> None:
+def test_answers_the_repeat_of_an_oversized_result(api: ApiClient, override_durable: Any) -> None:
     override_durable(PAYLOAD_SIZE_BYTES=100)
     make.complete(leased_task(), make.schedule())
     lease = make.lease_activity()
-    send(populated, lease, "complete", result=blob(101))
+    send(api, lease, "complete", result=blob(101))
 
     with nothing_recorded():
-        response = send(populated, lease, "complete", result=blob(101))
+        response = send(api, lease, "complete", result=blob(101))
 
     assert (response.status, response.body["reason"]) == (200, "already_completed")
 

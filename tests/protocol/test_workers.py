@@ -118,20 +118,20 @@ def test_takes_every_runtime(api: ApiClient, runtime: str) -> None:
         *[("heartbeat_interval_seconds", value) for value in (0, -1, "x", 1.5)],
     ],
 )
-def test_refuses_a_registration_whose_field_is_wrong(populated: ApiClient, field: str, value: Any) -> None:
+def test_refuses_a_registration_whose_field_is_wrong(api: ApiClient, field: str, value: Any) -> None:
     with nothing_recorded():
-        response = register(populated, **{field: value})
+        response = register(api, **{field: value})
 
     assert (response.status, response.body["reason"]) == (422, "validation_failed")
     assert {path.split(".")[0] for path in response.body["errors"]} == {field}
 
 
-def test_needs_a_manifest_from_the_version_that_has_one(populated: ApiClient) -> None:
+def test_needs_a_manifest_from_the_version_that_has_one(api: ApiClient) -> None:
     with nothing_recorded():
-        response = register(populated, capability_manifest=ABSENT)
+        response = register(api, capability_manifest=ABSENT)
 
     assert (response.status, list(response.body["errors"])) == (422, ["capability_manifest"])
-    assert register(populated, version="1.17", capability_manifest=ABSENT).status == 201
+    assert register(api, version="1.17", capability_manifest=ABSENT).status == 201
 
 
 # -- capabilities and versions -----------------------------------------------------------------------------------------
@@ -163,10 +163,10 @@ def manifest(**entry: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_refuses_a_capability_that_does_not_fit(
-    populated: ApiClient, version: str, capabilities: list[str], entries: dict[str, Any], reason: str
+    api: ApiClient, version: str, capabilities: list[str], entries: dict[str, Any], reason: str
 ) -> None:
     with nothing_recorded():
-        response = register(populated, version=version, capabilities=capabilities, capability_manifest=entries)
+        response = register(api, version=version, capabilities=capabilities, capability_manifest=entries)
 
     assert (response.status, response.body["reason"], response.body["registered"]) == (409, reason, False)
 
@@ -191,11 +191,11 @@ def test_takes_a_capability_that_fits(
     assert response.status == 201
 
 
-def test_refuses_another_definition_while_the_old_worker_lives(populated: ApiClient) -> None:
-    register(populated, workflow_definition_fingerprints={"five": "sha256:1"})
+def test_refuses_another_definition_while_the_old_worker_lives(api: ApiClient) -> None:
+    register(api, workflow_definition_fingerprints={"five": "sha256:1"})
 
     with nothing_recorded():
-        response = register(populated, workflow_definition_fingerprints={"five": "sha256:2"})
+        response = register(api, workflow_definition_fingerprints={"five": "sha256:2"})
 
     assert (response.status, response.body["reason"]) == (409, "workflow_definition_changed")
 
@@ -290,9 +290,9 @@ def test_tells_a_draining_worker_so(api: ApiClient) -> None:
     assert register(api).body["status"] == "draining"
 
 
-def test_does_not_know_a_worker_that_never_registered(populated: ApiClient) -> None:
+def test_does_not_know_a_worker_that_never_registered(api: ApiClient) -> None:
     with nothing_recorded():
-        response = populated.post("/api/worker/heartbeat", {"worker_id": "w-9"})
+        response = api.post("/api/worker/heartbeat", {"worker_id": "w-9"})
 
     assert response.status == 404
     assert (response.body["reason"], response.body["worker_id"]) == ("worker_not_registered", "w-9")

@@ -131,14 +131,14 @@ def test_shows_who_stopped_a_run(api: ApiClient, verb: str) -> None:
         *[("request_id", value) for value in (7, [], "", "  ", "x" * 256, "a\nb")],
     ],
 )
-def test_refuses_a_field_that_is_wrong(populated: ApiClient, verb: str, field: str, value: Any) -> None:
+def test_refuses_a_field_that_is_wrong(api: ApiClient, verb: str, field: str, value: Any) -> None:
     make.start("order-1")
     if (verb, field) == ("repair", "reason"):
-        assert populated.post("/api/workflows/order-1/repair", {"reason": value}).status == 200
+        assert api.post("/api/workflows/order-1/repair", {"reason": value}).status == 200
         return
 
     with nothing_recorded():
-        response = populated.post(f"/api/workflows/order-1/{verb}", {field: value})
+        response = api.post(f"/api/workflows/order-1/{verb}", {field: value})
 
     assert (response.status, list(response.body["errors"])) == (422, [field])
     assert response.body["control_plane"]["operation"] == verb
@@ -149,16 +149,16 @@ COMMANDS = ["cancel", "terminate", "repair", "runs/{run}/cancel", "runs/{run}/te
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("how", ["completed", "failed", "cancelled", "terminated"])
-def test_refuses_a_run_that_is_closed(populated: ApiClient, how: str, command: str) -> None:
+def test_refuses_a_run_that_is_closed(api: ApiClient, how: str, command: str) -> None:
     lease = leased_task()
     if how in ("completed", "failed"):
         last = make.finish() if how == "completed" else {"type": "fail_workflow", "message": "no"}
-        send(populated, lease, "complete", commands=[last])
+        send(api, lease, "complete", commands=[last])
     else:
-        populated.post(f"/api/workflows/order-1/{ {'cancelled': 'cancel', 'terminated': 'terminate'}[how] }")
+        api.post(f"/api/workflows/order-1/{ {'cancelled': 'cancel', 'terminated': 'terminate'}[how] }")
 
     with nothing_recorded():
-        response = populated.post(f"/api/workflows/order-1/{command.format(run=lease.body['run_id'])}")
+        response = api.post(f"/api/workflows/order-1/{command.format(run=lease.body['run_id'])}")
 
     assert response.status == 409
     assert {key: value for key, value in response.body.items() if key != "control_plane"} == {
@@ -174,32 +174,32 @@ def test_refuses_a_run_that_is_closed(populated: ApiClient, how: str, command: s
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_refuses_a_workflow_that_is_not_there(populated: ApiClient, command: str) -> None:
+def test_refuses_a_workflow_that_is_not_there(api: ApiClient, command: str) -> None:
     with nothing_recorded():
-        response = populated.post(f"/api/workflows/nobody/{command.format(run='01RUN')}")
+        response = api.post(f"/api/workflows/nobody/{command.format(run='01RUN')}")
 
     assert (response.status, response.body["reason"]) == (404, "instance_not_found")
 
 
 @pytest.mark.parametrize("verb", STOPS)
-def test_refuses_a_run_that_is_not_there(populated: ApiClient, verb: str) -> None:
+def test_refuses_a_run_that_is_not_there(api: ApiClient, verb: str) -> None:
     make.start("order-1")
     other = make.start("order-2").run.id
 
     for run_id in ("01RUN", other):
         with nothing_recorded():
-            response = populated.post(f"/api/workflows/order-1/runs/{run_id}/{verb}")
+            response = api.post(f"/api/workflows/order-1/runs/{run_id}/{verb}")
 
         assert (response.status, response.body["reason"]) == (404, "run_not_found")
 
 
 @pytest.mark.parametrize("verb", STOPS)
-def test_refuses_a_run_that_is_not_the_current_one(populated: ApiClient, verb: str) -> None:
+def test_refuses_a_run_that_is_not_the_current_one(api: ApiClient, verb: str) -> None:
     make.start("order-1")
     old = earlier_run("order-1")
 
     with nothing_recorded():
-        response = populated.post(f"/api/workflows/order-1/runs/{old.id}/{verb}")
+        response = api.post(f"/api/workflows/order-1/runs/{old.id}/{verb}")
 
     assert (response.status, response.body["reason"]) == (409, "historical_run_command_rejected")
     assert (response.body["target_scope"], response.body["outcome"]) == ("run", "rejected_not_current")

@@ -26,13 +26,13 @@ def body_of(response: Response) -> dict[str, Any]:
 # -- describe ----------------------------------------------------------------------------------------------------------
 
 
-def test_describes_an_open_run(populated: ApiClient) -> None:
+def test_describes_an_open_run(api: ApiClient) -> None:
     run = make.start(
         "order-1", arguments=make.envelope([7]), business_key="b-1", memo={"a": 1}, run_timeout_seconds=60
     ).run
 
     with nothing_recorded():
-        response = populated.get("/api/workflows/order-1")
+        response = api.get("/api/workflows/order-1")
 
     assert response.status == 200
     assert body_of(response) == {
@@ -315,11 +315,11 @@ def test_lists_the_runs_of_a_workflow_oldest_first(api: ApiClient) -> None:
 # -- no trace --------------------------------------------------------------------------------------------------
 
 
-def test_reads_without_a_trace(populated: ApiClient) -> None:
+def test_reads_without_a_trace(api: ApiClient) -> None:
     Namespace.objects.create(name="other")
     run = make.start("order-1").run
     Run.objects.filter(id=run.id).update(created_at=run.created_at - timedelta(days=1))
 
     with nothing_recorded():
         for route in ("", "/order-1", "/order-1/runs", f"/order-1/runs/{run.id}", f"/order-1/runs/{run.id}/history"):
-            assert populated.get(f"/api/workflows{route}").status == 200
+            assert api.get(f"/api/workflows{route}").status == 200

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from durable_workflow import Client, Worker, activity, workflow
 
-from durable.models import Run, WorkerIncarnation, WorkerRegistration
+from durable.models import ActivityAttempt, Run, Task, WorkerIncarnation, WorkerRegistration
 from tests.sdk.recording import recorded_requests
 from tests.sdk.session import SdkSession, wait_until
 from tests.sdk.workflows import FIVE_RESULTS, Five, step
@@ -47,7 +47,10 @@ def test_runs_the_readme_quickstart(sdk: SdkSession) -> None:
 def test_serves_a_client_that_speaks_protocol_1_19(sdk: SdkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DURABLE_WORKFLOW_WORKER_PROTOCOL_VERSION", "1.19")
 
-    assert asyncio.run(quickstart(sdk.url, sdk.token)) == "hello, world"
+    result = asyncio.run(quickstart(sdk.url, sdk.token))
+
+    spoken = {task.claim_snapshot["protocol_version"] for task in Task.objects.all()}
+    assert (result, spoken) == ("hello, world", {"1.19"})
 
 
 def test_runs_five_activities_in_a_row(sdk: SdkSession) -> None:
@@ -55,6 +58,19 @@ def test_runs_five_activities_in_a_row(sdk: SdkSession) -> None:
         handle = sdk.start("five")
 
         assert sdk.result(handle) == FIVE_RESULTS
+
+
+def test_runs_five_activities_in_a_row_on_two_workers(sdk: SdkSession) -> None:
+    one_at_a_time = {"max_concurrent_workflow_tasks": 1, "max_concurrent_activity_tasks": 1}
+    with (
+        sdk.worker(workflows=[Five], activities=[step], worker_id="w-1", **one_at_a_time),
+        sdk.worker(workflows=[Five], activities=[step], worker_id="w-2", **one_at_a_time),
+    ):
+        handles = [sdk.start("five") for _ in range(4)]
+        results = [sdk.result(handle) for handle in handles]
+
+    assert results == [FIVE_RESULTS] * 4
+    assert set(ActivityAttempt.objects.values_list("lease_owner", flat=True)) == {"w-1", "w-2"}
 
 
 def test_answers_a_start_before_any_worker_exists(sdk: SdkSession) -> None:

@@ -49,9 +49,8 @@ def test_completes_a_run_whose_worker_was_killed_in_an_activity(sdk: SdkSession,
     handle = sdk.start("five")
     with sdk.worker(workflows=[Five]), worker_process(shared_server, "w-1", role="hangs") as w1:
         wait_until(ActivityAttempt.objects.filter(lease_owner="w-1").exists)
-        w1.send_signal(signal.SIGKILL)
-        w1.wait()
         with sdk.worker(activities=[step], worker_id="w-2"):
+            w1.send_signal(signal.SIGKILL)
             result = sdk.result(handle)
 
     lost, retried = ActivityAttempt.objects.filter(task_id=first_activity_task().id).order_by("attempt_number")[:2]

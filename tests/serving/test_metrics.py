@@ -14,8 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from durable.ids import new_id
 from durable.models import Namespace, Task, UpkeepPass
 from durable.sql import gauges
-from durable.upkeep.items import Pass
-from durable.upkeep.loop import report_pass
 from tests import factories as make
 from tests.client import ApiClient
 from tests.parking import park_polls
@@ -56,7 +54,8 @@ def _worker(database: None) -> None:
 
 # -- this process ------------------------------------------------------------------------------------------------------
 
-COUNTED: list[tuple[str, dict[str, str], int]] = [
+# What grows by how much: metric, labels, times.
+COUNTED: list[tuple[str, dict[str, str], float]] = [
     ("durable_polls_total", {"kind": "workflow", "outcome": "leased"}, 2),
     ("durable_polls_total", {"kind": "workflow", "outcome": "replayed"}, 1),
     ("durable_polls_total", {"kind": "workflow", "outcome": "empty"}, 1),
@@ -177,9 +176,10 @@ def test_shows_no_lease_that_ran_out_when_there_is_none(api: ApiClient) -> None:
 
 
 def test_shows_since_when_a_duty_has_not_succeeded(api: ApiClient) -> None:
-    for duty in ("recover_leases", "make_tasks_due", "time_out_runs"):
-        report_pass(duty, Pass(failed=1, error="ValueError") if duty == "time_out_runs" else Pass(handled=1))
-    UpkeepPass.objects.filter(duty="make_tasks_due").update(last_success_at=timezone.now() - timedelta(seconds=90))
+    now = timezone.now()
+    succeeded = {"recover_leases": now, "make_tasks_due": now - timedelta(seconds=90), "time_out_runs": None}
+    for duty, moment in succeeded.items():
+        UpkeepPass.objects.create(duty=duty, last_run_at=now, last_success_at=moment)
 
     lags = Scrape(api).series("durable_upkeep_lag_seconds")
 
@@ -242,7 +242,7 @@ LABELS = {
 
 
 def test_labels_nothing_with_what_callers_make_up(api: ApiClient) -> None:
-    made_up = f"made-up-{new_id()}"
+    made_up = f"made-up-{new_id()}".lower()
     make.register(made_up)
     make.start(made_up)
     leased(poll(api, "workflow", worker_id=made_up, poll_request_id=made_up))

@@ -86,8 +86,8 @@ def retried(reason: str, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("error", LOCK_PRESSURE)
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
-def test_tells_a_poll_of_lock_pressure(populated: ApiClient, kind: str, error: str) -> None:
-    response = answered(populated, LOCK_PRESSURE[error], lambda: poll(populated, kind, poll_request_id="p-1"))
+def test_tells_a_poll_of_lock_pressure(api: ApiClient, kind: str, error: str) -> None:
+    response = answered(api, LOCK_PRESSURE[error], lambda: poll(api, kind, poll_request_id="p-1"))
 
     assert response.status == 503
     assert response.headers["retry-after"] == "1"
@@ -105,10 +105,8 @@ def test_tells_a_poll_of_lock_pressure(populated: ApiClient, kind: str, error: s
 @pytest.mark.parametrize("error", LOST)
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
 @pytest.mark.parametrize("poll_id", ["p-1", None])
-def test_tells_a_poll_that_the_database_is_lost(
-    populated: ApiClient, kind: str, error: str, poll_id: str | None
-) -> None:
-    response = answered(populated, LOST[error], lambda: poll(populated, kind, poll_request_id=poll_id))
+def test_tells_a_poll_that_the_database_is_lost(api: ApiClient, kind: str, error: str, poll_id: str | None) -> None:
+    response = answered(api, LOST[error], lambda: poll(api, kind, poll_request_id=poll_id))
 
     assert response.status == 503
     assert response.headers["retry-after"] == "1"
@@ -130,8 +128,8 @@ def test_tells_a_poll_that_the_database_is_lost(
 
 
 @pytest.mark.parametrize("error", LOST)
-def test_tells_a_registration_that_the_database_is_lost(populated: ApiClient, error: str) -> None:
-    response = answered(populated, LOST[error], lambda: register(populated))
+def test_tells_a_registration_that_the_database_is_lost(api: ApiClient, error: str) -> None:
+    response = answered(api, LOST[error], lambda: register(api))
 
     assert (response.status, response.headers["retry-after"]) == (503, "1")
     assert response.plain == retried(
@@ -144,8 +142,8 @@ def test_tells_a_registration_that_the_database_is_lost(populated: ApiClient, er
 
 
 @pytest.mark.parametrize("error", LOST)
-def test_tells_a_worker_heartbeat_that_the_database_is_lost(populated: ApiClient, error: str) -> None:
-    response = answered(populated, LOST[error], lambda: populated.post("/api/worker/heartbeat", {"worker_id": "w-1"}))
+def test_tells_a_worker_heartbeat_that_the_database_is_lost(api: ApiClient, error: str) -> None:
+    response = answered(api, LOST[error], lambda: api.post("/api/worker/heartbeat", {"worker_id": "w-1"}))
 
     assert (response.status, response.headers["retry-after"]) == (503, "1")
     assert response.plain == retried(
@@ -158,14 +156,14 @@ def test_tells_a_worker_heartbeat_that_the_database_is_lost(populated: ApiClient
 
 
 @pytest.mark.parametrize("error", [*LOCK_PRESSURE, *LOST])
-def test_tells_a_fenced_deregistration_to_try_again(populated: ApiClient, error: str) -> None:
+def test_tells_a_fenced_deregistration_to_try_again(api: ApiClient, error: str) -> None:
     token = "0123456789abcdef" * 2
     reason = "backend_lock_pressure" if error in LOCK_PRESSURE else "backend_unavailable"
 
     response = answered(
-        populated,
+        api,
         TRANSIENT[error],
-        lambda: populated.post("/api/worker/registrations/w-1/deregister", {"registration_token": token}),
+        lambda: api.post("/api/worker/registrations/w-1/deregister", {"registration_token": token}),
     )
 
     assert (response.status, response.headers["retry-after"]) == (503, "1")
@@ -193,11 +191,11 @@ ACTIVITY_REPORTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("error", LOST)
 @pytest.mark.parametrize("verb", WORKFLOW_REPORTS)
-def test_tells_a_workflow_task_report_that_the_database_is_lost(populated: ApiClient, verb: str, error: str) -> None:
+def test_tells_a_workflow_task_report_that_the_database_is_lost(api: ApiClient, verb: str, error: str) -> None:
     operation, content = WORKFLOW_REPORTS[verb]
     lease = leased_task()
 
-    response = answered(populated, LOST[error], lambda: send(populated, lease, verb, **content))
+    response = answered(api, LOST[error], lambda: send(api, lease, verb, **content))
 
     assert (response.status, response.headers["retry-after"]) == (503, "1")
     assert response.plain == retried(
@@ -214,12 +212,12 @@ def test_tells_a_workflow_task_report_that_the_database_is_lost(populated: ApiCl
 
 @pytest.mark.parametrize("error", LOST)
 @pytest.mark.parametrize("verb", ACTIVITY_REPORTS)
-def test_tells_an_activity_report_that_the_database_is_lost(populated: ApiClient, verb: str, error: str) -> None:
+def test_tells_an_activity_report_that_the_database_is_lost(api: ApiClient, verb: str, error: str) -> None:
     operation, content = ACTIVITY_REPORTS[verb]
     make.complete(leased_task(), make.schedule())
     lease = make.lease_activity()
 
-    response = answered(populated, LOST[error], lambda: send(populated, lease, verb, **content))
+    response = answered(api, LOST[error], lambda: send(api, lease, verb, **content))
 
     assert (response.status, response.headers["retry-after"]) == (503, "1")
     assert response.plain == retried(
@@ -233,12 +231,10 @@ def test_tells_an_activity_report_that_the_database_is_lost(populated: ApiClient
     )
 
 
-def test_claims_nothing_recorded_when_it_cannot_know(populated: ApiClient) -> None:
+def test_claims_nothing_recorded_when_it_cannot_know(api: ApiClient) -> None:
     lease = leased_task()
 
-    response = answered(
-        populated, LOST["server gone"], lambda: send(populated, lease, "complete", commands=[make.finish()])
-    )
+    response = answered(api, LOST["server gone"], lambda: send(api, lease, "complete", commands=[make.finish()]))
 
     assert "recorded" not in response.body
 
