@@ -98,7 +98,7 @@ def _insert_tasks() -> None:
 
 def _insert_runs() -> None:
     is_open = f"n <= {OPEN_RUNS}"
-    failed = "n % 1000 = 0"
+    failed = "n % 100 = 0"
     outcome = f"CASE WHEN {is_open} THEN NULL WHEN {failed} THEN 'failed' ELSE 'completed' END"
     _insert(
         Run,
