@@ -155,14 +155,19 @@ QUICK_SECONDS = 0.2
 
 def test_held_run_lock_starves_nobody_else(api: ApiClient) -> None:
     make.register()
-    held, steps = run_with_leased_steps(10)
+    held, (own, *steps) = run_with_leased_steps(11)
     other, (lease,) = run_with_leased_steps(1)
 
     with blocked_run(api, held.run.id, steps[0]) as gate:
         reports = [api.begin("POST", f"/api/worker/activity-tasks/{s.task_id}/complete", body_of(s)) for s in steps]
         if has_row_locks():
             wait_until_blocked()
-        beats = [timed(api, f"/api/worker/activity-tasks/{lease.task_id}/{beat}", body_of(lease)) for beat in BEATS]
+        # Even the held run's own workers stay alive: a heartbeat touches the task alone.
+        beats = [
+            timed(api, f"/api/worker/activity-tasks/{one.task_id}/{beat}", body_of(one))
+            for beat in BEATS
+            for one in (lease, own)
+        ]
         poll = {"worker_id": "w-1", "task_queue": make.QUEUE, "timeout_seconds": 0}
         polls = [timed(api, "/api/worker/workflow-tasks/poll", poll) for _ in range(4)]
         assert not any(report.done() for report in reports)

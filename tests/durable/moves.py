@@ -71,7 +71,7 @@ def move(weight: int, applies: Callable[[Conversation], bool] = lambda _: True) 
 
 @move(5, lambda self: sum(not run.closed for run in self.model.runs.values()) < 4)
 def start(self: Conversation, draw: Draw) -> None:
-    workflow_id, seconds = self.workflow_id(draw, more=2), draw(st.sampled_from([None, None, 500]))
+    workflow_id, seconds = self.workflow_id(draw, more=2), draw(st.sampled_from([None, None, 90]))
     policy = draw(st.sampled_from(["fail", "use-existing"]))
     existing, is_new = self.model.runs.get(workflow_id), False
 

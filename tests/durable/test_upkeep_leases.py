@@ -175,6 +175,24 @@ def test_activity_that_stops_renewing_is_offered_after_one_lease_length(clock: E
     assert not HistoryEvent.objects.filter(event_type="ActivityHeartbeatRecorded").exists()
 
 
+@pytest.mark.parametrize("renew", ["heartbeat", "renew-lease", "workflow heartbeat"])
+def test_renewal_after_the_expiry_revives_nothing(clock: EngineClock, renew: str) -> None:
+    _, lease = leased(TaskKind.WORKFLOW if renew == "workflow heartbeat" else TaskKind.ACTIVITY)
+    clock.turn_to(make.task_of(lease).lease_expires_at)
+    before = rows_of(lease)
+
+    if renew == "heartbeat":
+        assert heartbeat_activity(lease.report, {"current": 1}).reason == "lease_expired"
+    else:
+        operation = renew_activity_lease if renew == "renew-lease" else heartbeat_workflow_task
+        with pytest.raises(Refusal) as caught:
+            operation(lease.report)
+        assert caught.value.reason == Reason.LEASE_EXPIRED
+
+    assert rows_of(lease) == before
+    assert sweeps.recover_leases().handled == 1
+
+
 def test_lease_length_and_start_to_close_are_independent(clock: EngineClock) -> None:
     _, lease = leased(TaskKind.ACTIVITY, start_to_close_timeout=10 * ACTIVITY_LEASE_SECONDS)
     deadline = make.task_of(lease).start_to_close_at

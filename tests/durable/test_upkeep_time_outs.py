@@ -10,6 +10,7 @@ import pytest
 from durable.history.times import stamp
 from durable.models import ActivityAttempt, ActivityExecution, Failure, HistoryEvent, Task
 from durable.operations.heartbeat_activity import heartbeat_activity
+from durable.operations.make_task_due import make_task_due
 from durable.operations.poll import Leased, Nothing
 from durable.operations.start_workflow import Started
 from durable.refusals import Reason, Refusal
@@ -244,6 +245,7 @@ def test_offers_a_retry_at_its_time_and_never_a_microsecond_early(clock: EngineC
     clock.turn_to(available_at - MICROSECOND)
     before = take_snapshot()
     assert sweeps.make_tasks_due().handled == 0
+    assert make_task_due(activity_task().id) is False
     assert isinstance(poll_activity(), Nothing)
     assert changed_tables(before, take_snapshot()) == []
     clock.turn_to(available_at)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from django.utils import timezone
 
-from durable.models import Task
+from durable.models import Run, Task
 from durable.operations.poll import Nothing
 from durable.operations.repair_workflow import repair_workflow
+from durable.operations.start_workflow import Started
 from durable.states import TaskKind, TaskStatus
 from durable.upkeep import sweeps
 from tests import factories as make
 from tests.clock import EngineClock
 from tests.concurrency.scenes import open_workflow_tasks, run_with_leased_steps, workflow_tasks
+from tests.factories import Lease
 from tests.invariants import check_invariants
 
 
@@ -55,6 +58,29 @@ def test_part_of_a_group_does_not_wake_the_run() -> None:
     assert created == [None, None]
     assert open_workflow_tasks(started) == []
     check_invariants()
+
+
+@pytest.mark.usefixtures("database")
+def test_list_sent_again_after_its_last_member_closed_during_the_claim_changes_nothing() -> None:
+    make.register()
+    started, (first, last) = run_with_leased_steps(2, group=True)
+    make.complete_step(first)
+    decision = force_task(started)
+    make.complete_step(last)
+
+    make.complete(decision, *make.schedule_list(2))
+
+    assert make.event_types(started.run.id).count("ActivityScheduled") == 2
+    following = make.lease_workflow()
+    assert following.history[-1].event_type == "ActivityCompleted"
+    check_invariants()
+
+
+def force_task(started: Started) -> Lease:
+    """A workflow task while a list is unresolved: blocked runs get one by repair, and this one passes for blocked."""
+    Run.objects.filter(id=started.run.id).update(blocked_at=timezone.now())
+    repair_workflow(make.target(started.run.workflow_id))
+    return make.lease_workflow()
 
 
 @pytest.mark.usefixtures("database")

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from durable.claims import wanted_by
 from durable.sql.pool import Work
@@ -113,12 +113,18 @@ def test_burst_of_work_wakes_as_many_polls_of_another_process_as_there_is_work()
         async with two_processes() as (maker, server):
             parked = await park(server, 8)
 
-            runs = {(await maker.pool.run(Work.WRITE, make.start)).run.id for _ in range(8)}
+            runs = await maker.pool.run(Work.WRITE, start_eight)
             leased = await asyncio.gather(*(lease_when_woken(server, *one) for one in parked))
 
             assert set(leased) == runs
 
     run(scenario())
+
+
+def start_eight() -> set[str]:
+    """Eight hints for one queue in one moment: they travel as one notification."""
+    with transaction.atomic():
+        return {make.start().run.id for _ in range(8)}
 
 
 def test_process_is_not_woken_again_by_its_own_notification() -> None:
@@ -192,6 +198,31 @@ def test_sender_that_reconnects_sends_what_the_broken_connection_kept_back() -> 
             assert await lease_when_woken(server, *second) == started.run.id
 
     with reconnecting:
+        run(scenario())
+
+
+def test_nothing_is_left_running_when_a_process_stops_in_the_middle_of_its_self_test() -> None:
+    begun: list[object] = []
+
+    async def slow(*message: object) -> None:
+        begun.append(message)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            # Its connection takes a moment to close.
+            await asyncio.sleep(0.02)
+
+    async def scenario() -> None:
+        if not is_available():
+            return
+        listening = remote.RemoteHints(on_hint=lambda key: None, on_gap=lambda: None)
+        listening.start()
+        await until(lambda: begun)
+        await listening.stop()
+
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with mock.patch.object(remote.RemoteHints, "_notify", slow):
         run(scenario())
 
 
