@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -125,16 +126,6 @@ def fails_once(target: Any, name: str) -> Iterator[None]:
 
 # -- locks -------------------------------------------------------------------------------------------------------------
 
-_BLOCKED = {
-    "postgresql": (
-        "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    ),
-    "mysql": (
-        "SELECT COUNT(*) FROM information_schema.innodb_trx x JOIN information_schema.processlist p"
-        " ON p.id = x.trx_mysql_thread_id WHERE x.trx_state = 'LOCK WAIT' AND p.db = DATABASE()"
-    ),
-}
-
 
 def has_row_locks() -> bool:
     """SQLite locks the whole file for writing: there is one writer, and nothing can happen beside it."""
@@ -143,17 +134,29 @@ def has_row_locks() -> bool:
 
 def wait_until_blocked(count: int = 1) -> None:
     """Return once this many connections of the database wait for a lock. On SQLite whoever came second waits anyway."""
-    if not has_row_locks():
-        return
+    if has_row_locks():
+        look = _blocked_on_postgresql if connection.vendor == "postgresql" else _blocked_on_mariadb
+        eventually(lambda: look() >= count, f"{count} connections wait for a lock", every=0.01)
 
-    def blocked() -> int:
-        with connection.cursor() as cursor:
-            cursor.execute(_BLOCKED[connection.vendor])
-            return int(cursor.fetchone()[0])
 
-    # MariaDB renews this table for a reader who left it alone for a tenth of a second.
-    every = 0.11 if connection.vendor == "mysql" else 0.005
-    eventually(lambda: blocked() >= count, f"{count} connections wait for a lock", every=every)
+def _blocked_on_postgresql() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return int(cursor.fetchone()[0])
+
+
+def _blocked_on_mariadb() -> int:
+    """From InnoDB's report: the table innodb_trx is renewed only when nobody has read it for a tenth of a second."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
+        ours = {int(row[0]) for row in cursor.fetchall()}
+        cursor.execute("SHOW ENGINE INNODB STATUS")
+        report = str(cursor.fetchone()[2])
+    waiting = [part for part in report.split("---TRANSACTION")[1:] if "\nLOCK WAIT" in part]
+    threads = [found for part in waiting if (found := re.search(r"(?:MariaDB|MySQL) thread id (\d+)", part))]
+    return sum(int(found[1]) in ours for found in threads)
 
 
 def eventually(condition: Callable[[], object], what: str, *, every: float = 0.002, within: float = PATIENCE) -> None:
