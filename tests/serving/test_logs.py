@@ -117,6 +117,12 @@ def lines(database: None) -> Iterator[Callable[[], list[dict[str, Any]]]]:
     root = logging.getLogger()
     before = (list(root.handlers), root.level)
     configure_logging(level="DEBUG", as_json=True)
+    # Whatever an earlier test of this process did to the loggers themselves.
+    logging.disable(logging.NOTSET)
+    for name in ("durable", "durable.api", "durable.upkeep"):
+        logger = logging.getLogger(name)
+        logger.disabled, logger.propagate = False, True
+        logger.setLevel(logging.NOTSET)
     stream = io.StringIO()
     (handler,) = root.handlers
     assert isinstance(handler, logging.StreamHandler)
