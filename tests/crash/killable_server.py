@@ -73,7 +73,9 @@ class KillableServer(ServerProcess):
     def _read_number(self) -> int:
         assert self.process is not None
         assert self.process.stdout is not None
-        return int(self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        assert line, f"the process that forks has ended: {self.log.read_text()[-3000:]}"
+        return int(line)
 
 
 # -- the process that forks --------------------------------------------------------------------------------------------

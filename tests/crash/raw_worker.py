@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -42,6 +43,10 @@ class Traffic:
     unexpected: list[str] = field(default_factory=list)
 
 
+class Stopped(Exception):
+    """The test is over and the server gone."""
+
+
 class Line:
     """One thread's connection."""
 
@@ -50,9 +55,9 @@ class Line:
         self._connection: http.client.HTTPConnection | None = None
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Send until answered; a 5xx is no answer."""
+        """Send until answered; a 5xx is no answer. Raises Stopped when the test has given up waiting."""
         content = json.dumps(body).encode()
-        while True:
+        while not self._traffic.stopping.is_set():
             try:
                 status, answer = self._exchange(path, content)
             except (OSError, http.client.HTTPException):
@@ -63,6 +68,7 @@ class Line:
                     return status, json.loads(answer)
             self._traffic.repeated += 1
             time.sleep(0.02)
+        raise Stopped
 
     def _exchange(self, path: str, content: bytes) -> tuple[int, bytes]:
         if self._connection is None:
@@ -101,18 +107,22 @@ class RawWorker:
 
     def _work(self, kind: str, run_task: Callable[[Line, dict[str, Any]], None]) -> None:
         line = Line(self._traffic)
-        while not self._traffic.stopping.is_set():
-            poll = {
-                "worker_id": self._worker_id,
-                "task_queue": make.QUEUE,
-                "poll_request_id": uuid.uuid4().hex,
-                "timeout_seconds": POLL_SECONDS,
-            }
-            status, answer = line.post(f"/api/worker/{kind}-tasks/poll", poll)
-            if status == 200 and answer["task"] is not None:
-                run_task(line, answer["task"])
-            elif status != 200:
-                self._note(answer, allowed={"poll_cached_task_expired"})
+        with suppress(Stopped):
+            while True:
+                self._poll(line, kind, run_task)
+
+    def _poll(self, line: Line, kind: str, run_task: Callable[[Line, dict[str, Any]], None]) -> None:
+        poll = {
+            "worker_id": self._worker_id,
+            "task_queue": make.QUEUE,
+            "poll_request_id": uuid.uuid4().hex,
+            "timeout_seconds": POLL_SECONDS,
+        }
+        status, answer = line.post(f"/api/worker/{kind}-tasks/poll", poll)
+        if status == 200 and answer["task"] is not None:
+            run_task(line, answer["task"])
+        elif status != 200:
+            self._note(answer, allowed={"poll_cached_task_expired"})
 
     def _run_workflow_task(self, line: Line, task: dict[str, Any]) -> None:
         types = [event["event_type"] for event in task["history_events"]]
@@ -141,8 +151,9 @@ class RawWorker:
 def start_over_http(traffic: Traffic, workflow_ids: list[str]) -> None:
     """Start workflows one after the other; a repeat of a start whose answer was lost is told that it exists."""
     line = Line(traffic)
-    for workflow_id in workflow_ids:
-        body = {"workflow_type": "five", "workflow_id": workflow_id, "task_queue": make.QUEUE, "input": []}
-        status, answer = line.post("/api/workflows", body)
-        if status != 201 and answer["reason"] != "instance_already_started":
-            traffic.unexpected.append(json.dumps(answer))
+    with suppress(Stopped):
+        for workflow_id in workflow_ids:
+            body = {"workflow_type": "five", "workflow_id": workflow_id, "task_queue": make.QUEUE, "input": []}
+            status, answer = line.post("/api/workflows", body)
+            if status != 201 and answer["reason"] != "instance_already_started":
+                traffic.unexpected.append(json.dumps(answer))

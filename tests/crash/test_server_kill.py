@@ -35,8 +35,8 @@ HISTORY = [
 def serving(**settings: str) -> Iterator[KillableServer]:
     """A server that may be killed and started again inside the block."""
     server = KillableServer(**settings)
-    server.start()
     try:
+        server.start()
         yield server
     finally:
         server.stop()
