@@ -79,6 +79,9 @@ def test_parks_five_hundred_polls_for_twenty_statements(
     print(f"{len(cost.statements)} statements; {took[0] - WINDOW:.3f} to {took[-1] - WINDOW:.3f} s after the window")
     assert held == (*idle, 0, True)
     assert 0 < len(cost.statements) <= MOST_STATEMENTS, str(cost)
+    # Each kind of worker is looked for once, however many polls of it wait.
+    probes = {statement.sql.count(" AS tag") for statement in cost.statements if " AS tag" in statement.sql}
+    assert probes == {2 * QUEUES}
     assert {(answer.status, answer.body["poll_status"]) for answer in answers} == {(200, "empty")}
     assert took[0] >= WINDOW
     assert took[-1] < WINDOW + LATE
