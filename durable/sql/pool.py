@@ -56,7 +56,8 @@ def _run_kept(work: Callable[[], R]) -> R:
         return work()
     except Error:
         # A broken connection is replaced for the next piece of work; a working one stays.
-        if not connection.in_atomic_block and not connection.is_usable():
+        # One that was never made cannot be asked: MariaDB's would raise an error of its own in place of this one.
+        if connection.connection is not None and not connection.in_atomic_block and not connection.is_usable():
             connection.close()
         raise
 

@@ -9,10 +9,11 @@ from unittest import mock
 
 import pytest
 from django.db import InterfaceError, OperationalError, connection
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable import metrics
 from durable.models import WorkerRegistration
-from durable.sql.pool import Work
+from durable.sql.pool import DatabasePool, Work
 from durable.wakeups import runtime
 from tests import factories as make
 from tests.budgets.conftest import open_connections
@@ -53,6 +54,26 @@ def break_connections(api: ApiClient) -> None:
         cursor.execute(OTHERS[connection.vendor])
         for (number,) in cursor.fetchall():
             cursor.execute(END[connection.vendor].format(number))
+
+
+@pytest.mark.parametrize("work", list(Work))
+def test_names_the_error_of_a_connection_that_could_never_be_made(api: ApiClient, work: Work) -> None:
+    refused = OperationalError("connection refused")
+
+    async def read_in_a_new_pool() -> None:
+        pool = DatabasePool()
+        try:
+            await pool.run(work, WorkerRegistration.objects.exists)
+        finally:
+            await pool.close()
+
+    with (
+        mock.patch.object(BaseDatabaseWrapper, "connect", side_effect=refused),
+        pytest.raises(OperationalError) as seen,
+    ):
+        api.wait(read_in_a_new_pool())
+
+    assert seen.value is refused
 
 
 def poll_until_leased(api: ApiClient) -> list[Response]:
