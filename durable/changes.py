@@ -7,6 +7,7 @@ whoever decides that the whole batch must not be applied just drops the object.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -153,6 +154,12 @@ class RunChanges:
         for task in self.tasks:
             if task.due and task.status == TaskStatus.READY:
                 hint_after_commit(task)
+
+    def note_leased(self, task_ids: Collection[str]) -> None:
+        """Tasks that this transaction has leased: nobody is told of those that it created itself."""
+        for task in self.tasks:
+            if task.id in task_ids:
+                task.status = TaskStatus.LEASED
 
     def _create_workflow_task(self) -> None:
         task = new_workflow_task(self.run, self.now, **self._next_task)

@@ -3,6 +3,9 @@
 A claim reads the task table, takes one row nobody else holds, and writes that row, an attempt and a poll receipt. It
 never locks or writes a run and never waits, so that it can run inside any other transaction. What it cannot write, the
 `ActivityStarted` event, is held back until the attempt ends.
+
+A poll looks first, which writes nothing, and claims what it saw: in a transaction of its own (operations/poll.py) or
+in the completion that carries it (carried_polls.py).
 """
 
 from __future__ import annotations
@@ -16,13 +19,13 @@ from durable import conf
 from durable.ids import new_id
 from durable.models import ActivityAttempt, PollReceipt, Task, WorkerRegistration
 from durable.protocol import ProtocolVersion
-from durable.refusals import Reason, Refusal
+from durable.refusals import PollRefusal, PollRefusalReason
 from durable.sql import claiming, rows
 from durable.sql.claiming import Candidate, PollFacts, TaskFacts, Wanted
 from durable.sql.clock import ClockReading, after, earliest
 from durable.states import AttemptStatus, TaskKind, TaskStatus
 from durable.task_bodies import task_body
-from durable.wakeups.hints import QueueKey
+from durable.wakeups.hints import QueueKey, hint_unless_committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +61,54 @@ class Claimed:
     body: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Something to lock was seen."""
+
+    worker: WorkerRegistration
+    # Best first, one per type.
+    candidates: list[Candidate]
+    clock: ClockReading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nothing:
+    """Nothing for this worker now. `was_busy`: another request with this poll id is being served, look again soon."""
+
+    worker: WorkerRegistration
+    clock: ClockReading
+    was_busy: bool = False
+
+
 class NothingReadyError(Exception):
     """The probe saw a task but the lock found none: somebody else has it. Rolls the reservation back."""
+
+
+# -- look --------------------------------------------------------------------------------------------------------------
+
+
+def look(request: PollRequest) -> Claimed | Ready | Nothing:
+    """Admit the poll, replay the lease of its id, or see whether something is ready. Two reads when empty; no writes.
+
+    Refuses what `admit` and `replay` refuse, and worker_draining.
+    """
+    facts = claiming.look_up_poll(request.namespace, request.worker_id, request.receipt_id)
+    worker = admit(request, facts.worker, facts.clock.moment)
+    if (found := replay(request, facts)) is not None:
+        return found
+    refuse_draining(worker)
+    return look_again(request, Nothing(worker=worker, clock=facts.clock))
+
+
+def look_again(request: PollRequest, before: Nothing) -> Ready | Nothing:
+    """Probe for an admitted poll: one read. The claim itself admits again."""
+    if request.kind == TaskKind.WORKFLOW and "workflow" not in request.task_kinds:
+        # There are no update validation tasks yet, so a poll for nothing else finds nothing.
+        return before
+    candidates = claiming.probe(wanted_by(request, before.worker), before.clock.now())
+    if not candidates:
+        return Nothing(worker=before.worker, clock=before.clock)
+    return Ready(worker=before.worker, candidates=candidates, clock=before.clock)
 
 
 # -- admission ---------------------------------------------------------------------------------------------------------
@@ -72,36 +121,36 @@ def admit(request: PollRequest, worker: WorkerRegistration | None, now: datetime
     update_validation_capability_not_advertised.
     """
     if worker is None:
-        raise Refusal(
-            Reason.WORKER_NOT_REGISTERED,
+        raise PollRefusal(
+            PollRefusalReason.WORKER_NOT_REGISTERED,
             "The worker is not registered in this namespace.",
             worker_id=request.worker_id,
         )
     if worker.task_queue != request.task_queue:
-        raise Refusal(
-            Reason.TASK_QUEUE_MISMATCH,
+        raise PollRefusal(
+            PollRefusalReason.TASK_QUEUE_MISMATCH,
             "The worker is registered for another task queue.",
             worker_id=request.worker_id,
             registered_task_queue=worker.task_queue,
             requested_task_queue=request.task_queue,
         )
     if request.build_id and worker.build_id and request.build_id != worker.build_id:
-        raise Refusal(
-            Reason.BUILD_ID_MISMATCH,
+        raise PollRefusal(
+            PollRefusalReason.BUILD_ID_MISMATCH,
             "The worker is registered with another build id.",
             worker_id=request.worker_id,
             registered_build_id=worker.build_id,
             requested_build_id=request.build_id,
         )
     if worker.last_heartbeat_at < now - timedelta(seconds=conf.current().worker_stale_after_seconds):
-        raise Refusal(
-            Reason.STALE_WORKER_REGISTRATION,
+        raise PollRefusal(
+            PollRefusalReason.STALE_WORKER_REGISTRATION,
             "The worker's registration is stale: it has not been heard of for too long.",
             worker_id=request.worker_id,
         )
     if "update_validation" in request.task_kinds and "update_validation_tasks" not in worker.capabilities:
-        raise Refusal(
-            Reason.UPDATE_VALIDATION_CAPABILITY_NOT_ADVERTISED,
+        raise PollRefusal(
+            PollRefusalReason.UPDATE_VALIDATION_CAPABILITY_NOT_ADVERTISED,
             "The worker is registered without the capability update_validation_tasks.",
             task=None,
             poll_status="unsupported",
@@ -112,7 +161,9 @@ def admit(request: PollRequest, worker: WorkerRegistration | None, now: datetime
 def refuse_draining(worker: WorkerRegistration) -> None:
     """A draining worker gets no new lease, though it may still fetch one that it holds."""
     if worker.is_draining:
-        raise Refusal(Reason.WORKER_DRAINING, "The worker is draining.", drain_reason=worker.drain_reason)
+        raise PollRefusal(
+            PollRefusalReason.WORKER_DRAINING, "The worker is draining.", drain_reason=worker.drain_reason
+        )
 
 
 def wanted_by(request: PollRequest, worker: WorkerRegistration) -> Wanted:
@@ -140,8 +191,8 @@ def replay(request: PollRequest, facts: PollFacts) -> Claimed | None:
         return None
     bound = tuple(receipt.task_kinds or ())
     if bound != request.task_kinds:
-        raise Refusal(
-            Reason.POLL_REQUEST_TASK_KINDS_CONFLICT,
+        raise PollRefusal(
+            PollRefusalReason.POLL_REQUEST_TASK_KINDS_CONFLICT,
             "This poll request id was used for other task kinds.",
             task=None,
             poll_status="conflict",
@@ -156,8 +207,8 @@ def replay(request: PollRequest, facts: PollFacts) -> Claimed | None:
         attempt_id=receipt.activity_attempt_id,
     )
     if found is None or not _is_live(found, receipt):
-        raise Refusal(
-            Reason.POLL_CACHED_TASK_EXPIRED,
+        raise PollRefusal(
+            PollRefusalReason.POLL_CACHED_TASK_EXPIRED,
             "The task that this poll request id leased is not leased by it any more.",
             task=None,
             poll_status="conflict",
@@ -180,24 +231,22 @@ def _is_live(found: TaskFacts, receipt: PollReceipt) -> bool:
 # -- the claim ---------------------------------------------------------------------------------------------------------
 
 
-def claim(
-    request: PollRequest, worker: WorkerRegistration, candidates: Sequence[Candidate], *, clock: ClockReading
-) -> Claimed:
-    """Lease one ready task, inside the caller's transaction or savepoint.
+def claim(request: PollRequest, seen: Ready) -> Claimed:
+    """Lease one of the ready tasks that were seen, inside the caller's transaction or savepoint.
 
-    `candidates` is what a probe saw, best first, one per type; `worker` is the registration it was admitted under;
-    `clock` the time as the look-up read it, good enough for what is decided before the lock.
     Raises NothingReadyError when others have taken them all; refuses poll_request_busy when another request with this
     poll id is being served, and whatever admission refuses if the registration changed meanwhile. The caller rolls
-    back to where the claim began for each of them.
+    back to where the claim began for each of them; the task's queue is hinted at if it was locked by then.
     """
+    worker, candidates, clock = seen.worker, seen.candidates, seen.clock
     wanted = wanted_by(request, worker)
-    first = candidates[0]
     attempt_id = new_id() if request.kind == TaskKind.ACTIVITY else None
-    receipt = _reserve(request, first, attempt_id, clock.now())
+    # The clock of the look is good enough for what is decided before the lock.
+    receipt = _reserve(request, candidates[0], attempt_id, clock.now())
     locked = _lock_best(wanted, candidates, clock.now())
     if locked is None:
         raise NothingReadyError
+    hint_unless_committed(request.queue_key)
     task_id, attempt_count = locked
     facts = claiming.read_task_facts(task_id, kind=request.kind, worker_id=request.worker_id)
     if facts is None:
@@ -232,7 +281,9 @@ def _reserve(request: PollRequest, candidate: Candidate, attempt_id: str | None,
         expires_at=now + timedelta(seconds=max(lease, settings.poll_receipt_seconds)),
     )
     if not claiming.reserve_receipt(receipt):
-        raise Refusal(Reason.POLL_REQUEST_BUSY, "Another request with this poll request id is being served.")
+        raise PollRefusal(
+            PollRefusalReason.POLL_REQUEST_BUSY, "Another request with this poll request id is being served."
+        )
     return receipt
 
 
@@ -251,8 +302,8 @@ def _check_registration(request: PollRequest, admitted: WorkerRegistration, fact
     worker = admit(request, facts.worker, facts.now)
     refuse_draining(worker)
     if worker.registration_token != admitted.registration_token:
-        raise Refusal(
-            Reason.STALE_WORKER_REGISTRATION,
+        raise PollRefusal(
+            PollRefusalReason.STALE_WORKER_REGISTRATION,
             "The worker registered anew while this poll was waiting.",
             worker_id=request.worker_id,
         )

@@ -33,6 +33,14 @@ class DurableSettings:
     db_threads: int = 4
     # How long a request waits for a thread before it is answered 503.
     db_wait_seconds: float = 5.0
+    # Carried polls: which completions may carry which poll, and whether its answer may hold the task (docs/protocol/
+    # carried-polls.md). What is off is not advertised, and the field is ignored like any unknown one.
+    carry_activity_on_workflow: bool = True
+    carry_workflow_on_activity: bool = True
+    carry_workflow_on_workflow: bool = True
+    carry_inline_task: bool = True
+    # A larger task is left to the poll.
+    inline_task_bytes: int = 256 * KIB
     worker_heartbeat_interval_seconds: int = 10
     worker_stale_after_seconds: int = 60
     # A poll counts as a sign of life, written at most this often per worker.

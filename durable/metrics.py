@@ -8,6 +8,12 @@ POLLS = Counter("durable_polls", "Polls answered.", ("kind", "outcome"))
 PARKED_POLLS = Gauge("durable_parked_polls", "Polls waiting for work in this process.")
 CLAIMS = Counter("durable_claims", "Tasks leased.", ("kind",))
 CLAIM_TRANSACTIONS = Counter("durable_claim_transactions", "Polls that opened a locking claim transaction.", ("kind",))
+CARRIED_POLLS = Counter(
+    "durable_carried_polls",
+    "Carried polls of recorded completions, by capability; `reason` says why one was refused.",
+    ("capability", "outcome", "reason"),
+)
+INLINE_TASKS = Counter("durable_inline_tasks", "Tasks asked for with a completion's answer.", ("outcome",))
 COMPLETIONS = Counter("durable_completions", "Reports recorded.", ("kind", "outcome"))
 REFUSALS = Counter("durable_refusals", "Requests refused, by reason.", ("reason",))
 UNCOUNTED_REFUSED_REPORTS = Counter("durable_refused_reports_dropped", "Refused reports that were not kept as rows.")

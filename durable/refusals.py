@@ -114,6 +114,31 @@ class Refusal(Exception):
         return self
 
 
+class PollRefusalReason(StrEnum):
+    """Why a poll is not admitted. Closed: a completion outlives these, and only these, when its carried poll meets one.
+
+    Whatever else a carried claim raises is a fault and takes the completion with it (docs/protocol/carried-polls.md).
+    """
+
+    WORKER_NOT_REGISTERED = Reason.WORKER_NOT_REGISTERED.value
+    STALE_WORKER_REGISTRATION = Reason.STALE_WORKER_REGISTRATION.value
+    TASK_QUEUE_MISMATCH = Reason.TASK_QUEUE_MISMATCH.value
+    BUILD_ID_MISMATCH = Reason.BUILD_ID_MISMATCH.value
+    POLL_REQUEST_TASK_KINDS_CONFLICT = Reason.POLL_REQUEST_TASK_KINDS_CONFLICT.value
+    POLL_CACHED_TASK_EXPIRED = Reason.POLL_CACHED_TASK_EXPIRED.value
+    UPDATE_VALIDATION_CAPABILITY_NOT_ADVERTISED = Reason.UPDATE_VALIDATION_CAPABILITY_NOT_ADVERTISED.value
+    LONG_POLL_CAPACITY_EXHAUSTED = Reason.LONG_POLL_CAPACITY_EXHAUSTED.value
+    WORKER_DRAINING = Reason.WORKER_DRAINING.value
+    POLL_REQUEST_BUSY = Reason.POLL_REQUEST_BUSY.value
+
+
+class PollRefusal(Refusal):
+    """A poll that is not admitted. Raised by the admission, replay and claim of polls alone."""
+
+    def __init__(self, reason: PollRefusalReason, message: str, **fields: Any) -> None:
+        super().__init__(Reason(reason.value), message, **fields)
+
+
 def invalid(errors: dict[str, list[str]], message: str = "The request is not valid.") -> Refusal:
     """A 422: what is wrong, by dotted field path (`commands.0.type`). Changes nothing."""
     return Refusal(Reason.VALIDATION_FAILED, message, errors=errors, validation_errors=errors)

@@ -18,8 +18,8 @@ from wire.documents import Document, build_document
 
 # Raised with every change of a contract: the last number for texts alone, the middle one for what clients may ignore,
 # the first for what they may not.
-WORKER_VERSION = "1.0.0"
-CONTROL_VERSION = "1.0.0"
+WORKER_VERSION = "1.1.0"
+CONTROL_VERSION = "1.1.0"
 
 _BODIES = """
 Bodies are JSON objects, sent as `application/json` or `application/*+json`; an absent body is an empty object. Unknown

@@ -173,6 +173,10 @@ DURABLE = {
         "DB_THREADS": env.int,
         "MAX_LOST_LEASES": env.int,
         "COUNT_REFUSED_REPORTS": env.bool,
+        "CARRY_ACTIVITY_ON_WORKFLOW": env.bool,
+        "CARRY_WORKFLOW_ON_ACTIVITY": env.bool,
+        "CARRY_WORKFLOW_ON_WORKFLOW": env.bool,
+        "CARRY_INLINE_TASK": env.bool,
     }.items()
     if f"DURABLE_{key}" in env.ENVIRON
 }

@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from durable import avro
-from durable.claims import PollRequest
+from durable.claims import Nothing, PollRequest, Ready
 from durable.ids import new_id
+from durable.leases import Leased
 from durable.models import HistoryEvent, Run, Task, WorkerRegistration
 from durable.operations import poll
 from durable.operations.complete_activity import ActivityReported, complete_activity
 from durable.operations.complete_workflow_task import WorkflowTaskCompleted, complete_workflow_task
 from durable.operations.fail_activity import ActivityFailure, fail_activity
 from durable.operations.fail_workflow_task import TaskFailure, WorkflowTaskFailed, fail_workflow_task
-from durable.operations.poll import Leased, Nothing, Ready
 from durable.operations.register_worker import WorkerDescription, register_worker
 from durable.operations.start_workflow import Started, StartRequest, start_workflow
 from durable.principals import Principal

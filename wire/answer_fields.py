@@ -137,9 +137,19 @@ class OneOf(AnswerField):
 
     base: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, *bodies: type[serializers.Serializer[Any]], says: str = "") -> None:
-        super().__init__(says)
+    def __init__(self, *bodies: type[serializers.Serializer[Any]], says: str = "", optional: bool = False) -> None:
+        super().__init__(says, optional=optional)
         self.bodies = bodies
+
+
+class BestEffort(AnswerField):
+    """A body that may be sent along; anything else in its place is ignored and no error."""
+
+    base: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, body: type[serializers.Serializer[Any]], says: str) -> None:
+        super().__init__(says, optional=True)
+        self.body = body
 
 
 def listed(child: Any, says: str, **limits: Any) -> serializers.ListField:

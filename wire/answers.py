@@ -95,6 +95,14 @@ class AffinityFeature(Body):
     minimum_protocol_version = Text("Workers that speak less may not declare it.")
 
 
+_CARRIED = (
+    "may be sent with the completion of a workflow task: its own transaction claims for it. There only if it is on. An"
+    " invalid carried poll is ignored; every carried poll must name the lease owner, or none is served. The member of"
+    " the answer is optional, and a missing one means: no lease was delivered, the capacity reserved for it may be"
+    " freed, the queue is not thereby known to be empty, and the capability stays in use."
+)
+
+
 class ServerCapabilities(Body):
     """What this server can do for workers: the same object in discovery and in every worker-plane answer."""
 
@@ -129,6 +137,24 @@ class ServerCapabilities(Body):
     worker_sessions = AffinityFeature()
     worker_session_verbs = listed(Text(), "Operations on worker sessions.")
     sticky_execution = AffinityFeature()
+    workflow_task_completion_activity_poll = Const(True, f"`activity_poll` {_CARRIED}", optional=True)
+    workflow_task_completion_workflow_poll = Const(
+        True,
+        f"`workflow_poll` {_CARRIED} Activity goes first: with a valid `activity_poll` beside it, it is served only if"
+        " that was claimed for and leased nothing.",
+        optional=True,
+    )
+    activity_completion_workflow_poll = Const(
+        True, f"`workflow_poll` {_CARRIED.replace('workflow task', 'activity task')}", optional=True
+    )
+    carried_poll_inline_task = Const(
+        True,
+        'A carried poll may say `"deliver": "inline"`. If it leased, the member of the answer holds the task itself, as'
+        " the poll under the same id would return it, with `poll_status` and `server_time`. A task over"
+        " `limits.inline_task_bytes` of discovery, or one that could not be read, is left to the poll: the member then"
+        " says `leased` alone.",
+        optional=True,
+    )
 
 
 class WorkerEnvelope(Body):

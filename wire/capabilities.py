@@ -12,6 +12,19 @@ from durable import conf
 from durable.commands.registry import supported_types
 from durable.jsontext import JSONText, dump_json
 
+# Carried polls: the capability, and the setting that switches it.
+CARRY_SETTINGS = {
+    "workflow_task_completion_activity_poll": "carry_activity_on_workflow",
+    "activity_completion_workflow_poll": "carry_workflow_on_activity",
+    "workflow_task_completion_workflow_poll": "carry_workflow_on_workflow",
+}
+
+
+def _carried_polls(settings: conf.DurableSettings) -> dict[str, bool]:
+    """Only what is on: a client that does not find the key carries nothing."""
+    on = {capability: True for capability, setting in CARRY_SETTINGS.items() if getattr(settings, setting)}
+    return {**on, "carried_poll_inline_task": True} if on and settings.carry_inline_task else on
+
 
 @lru_cache(maxsize=1)
 def _built(settings: conf.DurableSettings) -> dict[str, Any]:
@@ -72,6 +85,7 @@ def _built(settings: conf.DurableSettings) -> dict[str, Any]:
             "supported": False,
             "minimum_protocol_version": "1.18",
         },
+        **_carried_polls(settings),
     }
 
 

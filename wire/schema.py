@@ -23,7 +23,7 @@ from rest_framework.serializers import Serializer
 
 from durable.protocol import SERVED
 from wire import answers as shared
-from wire.answer_fields import Body, Const, OneOf
+from wire.answer_fields import BestEffort, Body, Const, OneOf
 from wire.answers import enveloped, status_of
 from wire.glossary import WORDS
 from wire.roles import OPEN, ROUTE_ROLES
@@ -70,6 +70,9 @@ class DescribedFieldExtension(OpenApiSerializerFieldExtension):
         if isinstance(field, OneOf):
             refs = [auto_schema.resolve_serializer(body, direction).ref for body in field.bodies]
             return _one_of(field.bodies, refs)
+        if isinstance(field, BestEffort):
+            ref = auto_schema.resolve_serializer(field.body, direction).ref
+            return {"anyOf": [ref, {"description": "Anything else is ignored."}]}
         schema: Schema = field.json_schema()
         return schema
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from wire.answer_fields import OneOf
+from wire.answer_fields import BestEffort, OneOf
 from wire.validation import (
     AnyField,
     Described,
@@ -254,6 +254,45 @@ class WorkflowPollRequest(ActivityPollRequest):
         return value
 
 
+def _deliver() -> serializers.ChoiceField:
+    return serializers.ChoiceField(
+        choices=("inline",),
+        required=False,
+        allow_null=True,
+        help_text="With the capability `carried_poll_inline_task`: `inline` asks for the task in the answer.",
+    )
+
+
+def _carried_id() -> IdField:
+    return IdField(
+        required=False,
+        allow_null=True,
+        allow_blank=True,
+        help_text="Needed: the lease is fetched with the ordinary poll under the same id. Without one nothing is"
+        " leased.",
+    )
+
+
+CARRIED_POLL = (
+    "A poll to claim for in the completion's own transaction. One that is not valid is ignored and left to the"
+    " worker's own poll; it is no error and plays no part in the completion."
+)
+
+
+class CarriedActivityPoll(ActivityPollRequest):
+    """The worker's next activity poll. `worker_id` must be the lease owner of the task that is completed."""
+
+    poll_request_id = _carried_id()
+    deliver = _deliver()
+
+
+class CarriedWorkflowPoll(WorkflowPollRequest):
+    """The worker's next workflow poll. `worker_id` must be the lease owner of the task that is completed."""
+
+    poll_request_id = _carried_id()
+    deliver = _deliver()
+
+
 class WorkflowTaskFence(serializers.Serializer[Any]):
     """Which claim of the task this is about."""
 
@@ -272,13 +311,16 @@ class WorkflowTaskHistoryRequest(WorkflowTaskFence):
 
 
 class WorkflowTaskCompleteRequest(WorkflowTaskFence):
-    """A claim and its commands. The engine validates those, each under its own path, after the claim was checked."""
+    """A claim, its commands and the polls it may carry. The engine validates the commands, each under its own path,
+    after the claim was checked; the polls are looked at by themselves."""
 
     commands = serializers.ListField(
         child=OneOf(*COMMANDS.values()),
         min_length=1,
         help_text="In the order in which the code gave them. One that ends the run may stand last.",
     )
+    activity_poll = BestEffort(CarriedActivityPoll, CARRIED_POLL)
+    workflow_poll = BestEffort(CarriedWorkflowPoll, CARRIED_POLL)
 
 
 def _words(says: str, *, trim_whitespace: bool = True) -> TextField:
@@ -320,10 +362,16 @@ class ActivityTaskFence(serializers.Serializer[Any]):
     lease_owner = IdField(help_text="The worker that holds the lease, as its poll returned it.")
 
 
-class ActivityTaskCompleteRequest(ActivityTaskFence):
+class ActivityTaskResult(ActivityTaskFence):
     """An attempt and its result."""
 
     result = EnvelopeField(required=False, allow_null=True, help_text="Null or left out: there is none.")
+
+
+class ActivityTaskCompleteRequest(ActivityTaskResult):
+    """An attempt, its result, and the poll it may carry. The poll is looked at by itself: see `CarriedWorkflowPoll`."""
+
+    workflow_poll = BestEffort(CarriedWorkflowPoll, CARRIED_POLL)
 
 
 class ActivityFailureField(serializers.Serializer[Any]):

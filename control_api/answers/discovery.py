@@ -282,6 +282,7 @@ class Limits(Body):
     history_page_size = Whole("Events on a page at most.", minimum=1)
     history_page_bytes = Whole("Where a page ends, with at least one event.", minimum=1)
     max_poll_seconds = Whole("The longest window of a poll.", minimum=0)
+    inline_task_bytes = Whole("The largest task that a completion's answer holds, as JSON.", minimum=0)
 
 
 class StructuralLimits(Body):

@@ -110,6 +110,7 @@ def cluster_info(namespace: str) -> dict[str, Any]:
             "history_page_size": settings.history_page_size_max,
             "history_page_bytes": settings.history_page_bytes,
             "max_poll_seconds": settings.long_poll_max_seconds,
+            "inline_task_bytes": settings.inline_task_bytes,
         },
         "structural_limits": {
             "pending_activity_count": settings.pending_activity_count,

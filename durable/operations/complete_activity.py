@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from durable import conf
 from durable.activity_outcomes import close_step, end_attempt, end_task, fail_step
+from durable.carried_polls import (
+    NO_RESULTS,
+    NOTHING_CARRIED,
+    CarriedOutcome,
+    CarriedPolls,
+    CarriedResults,
+    claim_carried,
+    fetch_wanted,
+    unserved,
+)
 from durable.changes import RunChanges
 from durable.commands.fields import envelope_bytes, envelope_fault
 from durable.guards import LockedActivityTask, check_activity_report, lock_activity_task
@@ -27,30 +37,42 @@ class ActivityReported:
     outcome: str
     next_task_id: str | None
     is_duplicate: bool
+    carried: CarriedResults = NO_RESULTS
 
 
-@transactional
-def complete_activity(report: Report, body: dict[str, Any]) -> ActivityReported:
+def complete_activity(
+    report: Report, body: dict[str, Any], carried: CarriedPolls = NOTHING_CARRIED
+) -> ActivityReported:
     """Record the result of the attempt its worker holds; `body` is the request as it was sent.
 
     A result over the payload limit is recorded as a failure of the activity (`structural_limit`): the worker's part is
-    done either way. Refuses validation_failed and what the guard refuses; an identical repeat is a duplicate.
+    done either way. Refuses validation_failed and what the guard refuses; an identical repeat is a duplicate. The poll
+    it carries is claimed for at the end of the same transaction; a duplicate claims for none.
     """
     result = body.get("result")
     if result is not None and (fault := envelope_fault(result)):
         raise invalid({"result": [fault]})
-    digest = body_digest(body)
+    done = _complete(report, result, body_digest(body), carried)
+    return replace(done, carried=fetch_wanted(done.carried))
+
+
+@transactional
+def _complete(report: Report, result: dict[str, Any] | None, digest: str, carried: CarriedPolls) -> ActivityReported:
     locked = lock_activity_task(report)
     if is_duplicate(locked.receipt, report, locked.attempt.attempt_number, outcome="completed", digest=digest):
-        return answer(report, "completed", None, is_duplicate=True)
+        unclaimed = unserved(carried, CarriedOutcome.NOT_ATTEMPTED)
+        return replace(answer(report, "completed", None, is_duplicate=True), carried=unclaimed)
     if refusal := check_activity_report(report, locked):
         raise refusal
+    owner = locked.attempt.lease_owner
     changes = RunChanges(locked.run, locked.now)
     locked.execution.attempt_count = locked.attempt.attempt_number
     _record_result(changes, locked, result)
     changes.save()
     write_receipt(report, locked, outcome="completed", digest=digest)
-    return answer(report, "completed", changes.next_task_id, is_duplicate=False)
+    results = claim_carried(carried, owner=owner)
+    changes.note_leased(results.leased_task_ids)
+    return replace(answer(report, "completed", changes.next_task_id, is_duplicate=False), carried=results)
 
 
 def _record_result(changes: RunChanges, locked: LockedActivityTask, result: dict[str, Any] | None) -> None:

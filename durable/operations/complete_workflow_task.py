@@ -7,6 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from durable.activity_outcomes import NOT_LEASED
+from durable.carried_polls import (
+    NOTHING_CARRIED,
+    CarriedOutcome,
+    CarriedPolls,
+    CarriedResults,
+    claim_carried,
+    fetch_wanted,
+    unserved,
+)
 from durable.changes import RunChanges
 from durable.commands.batch import Batch, StructuralLimitError, apply_batch, read_batch
 from durable.commands.registry import Command
@@ -33,30 +42,44 @@ class WorkflowTaskCompleted:
     workflow_task_attempt: int
     created_task_ids: list[str]
     is_duplicate: bool
+    carried: CarriedResults
 
 
-def complete_workflow_task(report: Report, body: dict[str, Any]) -> WorkflowTaskCompleted:
+def complete_workflow_task(
+    report: Report, body: dict[str, Any], carried: CarriedPolls = NOTHING_CARRIED
+) -> WorkflowTaskCompleted:
     """Record a worker's commands for the claim it holds; `body` is the request as it was sent.
 
     The whole batch is validated before anything is written; one bad command leaves everything as it was. Refuses
     validation_failed, structural_limit_exceeded, worker_sessions_unavailable, worker_capability_not_supported,
     conflicting_completion, and what the guard refuses; task_not_leased and run_closed with the not-recorded receipt.
     A run past its deadline is closed first, in a transaction of its own, and then answers run_closed.
+
+    The polls it carries are claimed for at the end of the same transaction; a duplicate claims for none.
     """
     digest = body_digest(body)
     try:
-        return _complete(report, body, digest)
+        done = _complete(report, body, digest, carried)
     except RunPastDeadlineError as error:
         time_out_run(error.run_id)
-        return _complete(report, body, digest)
+        done = _complete(report, body, digest, carried)
+    return replace(done, carried=fetch_wanted(done.carried))
 
 
 @transactional
-def _complete(report: Report, body: dict[str, Any], digest: str) -> WorkflowTaskCompleted:
+def _complete(report: Report, body: dict[str, Any], digest: str, carried: CarriedPolls) -> WorkflowTaskCompleted:
     locked = lock_workflow_task(report)
     run, task = locked.run, locked.task
     if is_duplicate(locked.receipt, report, report.attempt, outcome="completed", digest=digest):
-        return _answer(report, run, [], is_duplicate=True)
+        return WorkflowTaskCompleted(
+            task_id=report.task_id,
+            run_id=run.id,
+            run_status=run.status,
+            workflow_task_attempt=report.attempt,
+            created_task_ids=[],
+            is_duplicate=True,
+            carried=unserved(carried, CarriedOutcome.NOT_ATTEMPTED),
+        )
     check_live(report, locked)
     commands = read_batch(body.get("commands"))
     others = _open_activity_tasks(run) if commands[-1].type.is_terminal else []
@@ -69,17 +92,16 @@ def _complete(report: Report, body: dict[str, Any], digest: str) -> WorkflowTask
     rows.insert(
         [new_receipt(task, report, now=changes.now, outcome="completed", digest=digest, attempt_number=report.attempt)]
     )
-    return _answer(report, changes.run, [created.id for created in changes.tasks], is_duplicate=False)
-
-
-def _answer(report: Report, run: Run, created_task_ids: list[str], *, is_duplicate: bool) -> WorkflowTaskCompleted:
+    results = claim_carried(carried, owner=task.lease_owner or "")
+    changes.note_leased(results.leased_task_ids)
     return WorkflowTaskCompleted(
         task_id=report.task_id,
         run_id=run.id,
-        run_status=run.status,
+        run_status=changes.run.status,
         workflow_task_attempt=report.attempt,
-        created_task_ids=created_task_ids,
-        is_duplicate=is_duplicate,
+        created_task_ids=[created.id for created in changes.tasks],
+        is_duplicate=False,
+        carried=results,
     )
 
 

@@ -89,4 +89,5 @@ def _offer_again(task: Task, **columns: object) -> None:
     )
     if recovered != 1:
         raise AssertionError(f"task {task.id} changed under its lock")
+    task.status = TaskStatus.READY
     hint_after_commit(task)

@@ -55,11 +55,15 @@ def _run_kept(work: Callable[[], R]) -> R:
     try:
         return work()
     except Error:
-        # A broken connection is replaced for the next piece of work; a working one stays.
-        # One that was never made cannot be asked: MariaDB's would raise an error of its own in place of this one.
-        if connection.connection is not None and not connection.in_atomic_block and not connection.is_usable():
-            connection.close()
+        drop_broken_connection()
         raise
+
+
+def drop_broken_connection() -> None:
+    """After a database error: a broken connection is replaced for the next piece of work, a working one stays."""
+    # One that was never made cannot be asked: MariaDB's would raise an error of its own in place of the first one.
+    if connection.connection is not None and not connection.in_atomic_block and not connection.is_usable():
+        connection.close()
 
 
 class DatabasePool:

@@ -16,11 +16,11 @@ from typing import Any
 from django.db import DatabaseError, connection
 from django.utils import timezone
 
+from durable.leases import Leased
 from durable.models import Run, Task
 from durable.operations.deregister_worker import deregister_worker
 from durable.operations.heartbeat_activity import heartbeat_activity, renew_activity_lease
 from durable.operations.heartbeat_workflow_task import heartbeat_workflow_task
-from durable.operations.poll import Leased
 from durable.operations.repair_workflow import repair_workflow
 from durable.operations.stop_workflow import cancel_workflow, terminate_workflow
 from durable.refusals import Reason, Refusal

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from durable.changes import RunChanges
+from durable.leases import Leased
 from durable.models import Task
-from durable.operations.poll import Leased
 from durable.sql import claiming, locking
 from durable.states import TaskKind
 from tests import factories as make

@@ -11,8 +11,9 @@ from unittest import mock
 import pytest
 
 from durable import claims, metrics
+from durable.claims import Nothing
+from durable.leases import Leased
 from durable.models import PollReceipt, Task
-from durable.operations.poll import Leased, Nothing
 from durable.sql import claiming
 from durable.states import TaskKind, TaskStatus
 from tests import factories as make

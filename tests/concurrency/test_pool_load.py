@@ -10,11 +10,12 @@ from typing import Any
 from django.db import connection
 
 from durable import metrics
+from durable.claims import Ready
+from durable.leases import Leased
 from durable.models import Run, Task
 from durable.operations import poll
 from durable.operations.complete_activity import complete_activity
 from durable.operations.complete_workflow_task import complete_workflow_task
-from durable.operations.poll import Leased, Ready
 from durable.sql.pool import Work
 from durable.states import RunStatus, TaskKind, TaskStatus
 from tests import factories as make

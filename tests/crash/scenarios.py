@@ -9,6 +9,8 @@ from typing import Any
 from django.db import connection
 from django.utils import timezone
 
+from durable.claims import Nothing
+from durable.leases import Leased
 from durable.models import (
     ActivityAttempt,
     ActivityExecution,
@@ -25,7 +27,6 @@ from durable.operations.complete_activity import complete_activity
 from durable.operations.complete_workflow_task import complete_workflow_task
 from durable.operations.fail_activity import ActivityFailure, fail_activity
 from durable.operations.fail_workflow_task import TaskFailure, fail_workflow_task
-from durable.operations.poll import Leased, Nothing
 from durable.operations.recover_lease import recover_lease
 from durable.operations.start_workflow import start_workflow
 from durable.operations.stop_workflow import cancel_workflow

@@ -10,8 +10,8 @@ import pytest
 from django.utils import timezone
 
 from durable.claims import PollRequest
+from durable.leases import Leased
 from durable.models import PollReceipt
-from durable.operations.poll import Leased
 from durable.states import TaskKind
 from durable.upkeep.pruning import prune_poll_receipts
 from tests import factories as make

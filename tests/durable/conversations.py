@@ -8,8 +8,8 @@ from typing import Any
 
 import hypothesis.strategies as st
 
+from durable.leases import Leased
 from durable.models import ActivityExecution
-from durable.operations.poll import Leased
 from durable.refusals import Refusal
 from durable.states import TaskKind
 from tests import factories as make

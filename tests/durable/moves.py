@@ -9,11 +9,11 @@ from typing import Any
 
 import hypothesis.strategies as st
 
+from durable.leases import Leased
 from durable.operations.complete_activity import complete_activity as complete_activity_of
 from durable.operations.deregister_worker import deregister_worker
 from durable.operations.heartbeat_activity import heartbeat_activity, renew_activity_lease
 from durable.operations.heartbeat_workflow_task import heartbeat_workflow_task
-from durable.operations.poll import Leased
 from durable.operations.repair_workflow import repair_workflow
 from durable.operations.start_workflow import Started
 from durable.operations.stop_workflow import cancel_workflow, terminate_workflow

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
+from durable.claims import Nothing
 from durable.models import ActivityAttempt, ActivityExecution, Failure, HistoryEvent, Task, WorkerRegistration
 from durable.operations.deregister_worker import deregister_worker
 from durable.operations.heartbeat_activity import heartbeat_activity, renew_activity_lease
 from durable.operations.heartbeat_worker import heartbeat_worker
 from durable.operations.heartbeat_workflow_task import heartbeat_workflow_task
-from durable.operations.poll import Nothing
 from durable.operations.recover_lease import recover_lease
 from durable.operations.start_workflow import Started
 from durable.refusals import Reason, Refusal

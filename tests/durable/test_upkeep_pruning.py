@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from durable.leases import Leased
 from durable.models import PollReceipt, RefusedReport, WorkerIncarnation
 from durable.operations.deregister_worker import deregister_incarnation, deregister_worker
 from durable.operations.heartbeat_workflow_task import heartbeat_workflow_task
-from durable.operations.poll import Leased
 from durable.refusals import Reason, Refusal
 from durable.sql import rows
 from durable.states import IncarnationStatus, TaskKind

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from durable.claims import Nothing
 from durable.history.times import stamp
 from durable.models import ActivityAttempt, CompletionReceipt, Failure, HistoryEvent, Run
-from durable.operations.poll import Nothing
 from durable.operations.start_workflow import Started
 from durable.operations.time_out_run import time_out_run
 from durable.refusals import Reason, Refusal

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from durable.claims import Nothing
 from durable.history.times import stamp
+from durable.leases import Leased
 from durable.models import ActivityAttempt, ActivityExecution, Failure, HistoryEvent, Task
 from durable.operations.heartbeat_activity import heartbeat_activity
 from durable.operations.make_task_due import make_task_due
-from durable.operations.poll import Leased, Nothing
 from durable.operations.start_workflow import Started
 from durable.refusals import Reason, Refusal
 from durable.states import ActivityStatus, AttemptStatus, TaskKind, TaskStatus

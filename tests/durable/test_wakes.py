@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
+from durable.claims import Nothing
 from durable.models import Run, Task
-from durable.operations.poll import Nothing
 from durable.operations.repair_workflow import repair_workflow
 from durable.operations.start_workflow import Started
 from durable.states import TaskKind, TaskStatus

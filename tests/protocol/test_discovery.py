@@ -152,8 +152,7 @@ def test_advertises_no_more_than_it_serves(document: dict[str, Any]) -> None:
 
     for name in ("observability_context", "runtime_external_payload_transport", "message_streams",
                  "claimed_task_ready_age",
-                 "workflow_task_completion_activity_poll", "activity_completion_workflow_poll",
-                 "workflow_task_completion_workflow_poll", "query_task_poll_request_idempotency"):  # fmt: skip
+                 "query_task_poll_request_idempotency"):  # fmt: skip
         assert not capabilities.get(name), name
 
 

@@ -46,6 +46,9 @@ FREE_IN_REQUESTS = {
     "process_metrics",
     "details",
     "diagnostics",
+    # Whatever is no valid poll is ignored.
+    "activity_poll",
+    "workflow_poll",
 }
 
 # Never answered as refusals: a draining worker gets 200, and a busy poll id is looked at again.

@@ -7,6 +7,7 @@ from durable.refusals import Reason
 from durable.states import ActivityStatus, AttemptStatus, TaskStatus
 from wire.answer_fields import Answers, AsSent, Body, Const, Flag, Id, Moment, Name, Nothing, OneWord, Text, Whole
 from wire.answers import BackendRefused, WorkerRefusal, closed_reason, run_status
+from worker_api.answers.carried_polls import workflow_poll
 from worker_api.answers.tasks import ActivityDeadlines
 
 
@@ -137,6 +138,7 @@ class ActivityTaskCompleted(_ActivityReported):
 
     outcome = Const("completed")
     next_task_id = Id("The workflow task this created; null if the run has an open one.", null=True)
+    workflow_poll = workflow_poll()
 
 
 class ActivityTaskCompletedBefore(_ActivityReportedBefore):

@@ -20,6 +20,7 @@ from wire.answer_fields import (
     listed,
 )
 from wire.answers import BackendRefused, WorkerRefusal, closed_reason, run_status
+from worker_api.answers.carried_polls import activity_poll, workflow_poll
 from worker_api.answers.tasks import CompressedPage, PlainPage
 
 
@@ -124,6 +125,8 @@ class WorkflowTaskCompleted(_OfWorkflowTask):
     recorded = Const(True)
     reason = Nothing()
     created_task_ids = listed(Id(), "Tasks that this completion created.")
+    activity_poll = activity_poll()
+    workflow_poll = workflow_poll()
 
 
 class WorkflowTaskCompletedBefore(_OfWorkflowTask):

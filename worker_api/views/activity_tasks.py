@@ -25,11 +25,13 @@ from wire.refused import counts_refusals
 from wire.views import Answer, Call, WorkerView
 from worker_api.answers import activity_tasks
 from worker_api.backend import backend_lost
+from worker_api.carried_polls import ON_ACTIVITY_TASK, carried_fields, read_carried_polls
 from worker_api.requests import (
     ActivityHeartbeatRequest,
     ActivityTaskCompleteRequest,
     ActivityTaskFailRequest,
     ActivityTaskFence,
+    ActivityTaskResult,
 )
 
 PROGRESS_FIELDS = ("details", "message", "current", "total", "unit")
@@ -49,7 +51,7 @@ class CompleteView(WorkerView):
     """Report the result of an activity attempt
 
     A result over the payload limit is recorded as a failure of the activity. Sent again, the same report gets the
-    duplicate receipt.
+    duplicate receipt. It may carry the worker's next workflow poll, for which its own transaction claims.
     """
 
     route = "activity-task-complete"
@@ -58,9 +60,11 @@ class CompleteView(WorkerView):
 
     @counts_refusals
     async def post(self, call: Call, task_id: str) -> Answer:
-        report = _report(call, task_id, self.validated(call))
-        done = await runtime().pool.run(Work.LOCK_RUN, complete_activity, report, call.body)
-        return _reported(done)
+        # Without the poll it carries: nothing that is wrong with that concerns the result.
+        report = _report(call, task_id, self.checked(ActivityTaskResult, call.body))
+        carried = read_carried_polls(call, ON_ACTIVITY_TASK)
+        done = await runtime().pool.run(Work.LOCK_RUN, complete_activity, report, call.body, carried)
+        return Answer({**_reported(done), **carried_fields(call, ON_ACTIVITY_TASK, done.carried)})
 
     def unavailable(self, answer: ErrorAnswer, call: Call, path: dict[str, Any]) -> ErrorAnswer:
         return _task_unavailable(answer, call, path, "complete_activity_task")
@@ -82,7 +86,7 @@ class FailView(WorkerView):
         data = self.validated(call)
         report = _report(call, task_id, data)
         done = await runtime().pool.run(Work.LOCK_RUN, fail_activity, report, _failure(data["failure"]), call.body)
-        return _reported(done)
+        return Answer(_reported(done))
 
     def unavailable(self, answer: ErrorAnswer, call: Call, path: dict[str, Any]) -> ErrorAnswer:
         return _task_unavailable(answer, call, path, "fail_activity_task")
@@ -99,19 +103,17 @@ def _failure(data: dict[str, Any]) -> ActivityFailure:
     )
 
 
-def _reported(done: ActivityReported) -> Answer:
+def _reported(done: ActivityReported) -> dict[str, Any]:
     outcome = "duplicate" if done.is_duplicate else done.outcome
     metrics.COMPLETIONS.labels(kind="activity", outcome=outcome).inc()
-    return Answer(
-        {
-            "task_id": done.task_id,
-            "activity_attempt_id": done.activity_attempt_id,
-            "outcome": done.outcome,
-            "recorded": not done.is_duplicate,
-            "reason": "already_completed" if done.is_duplicate else None,
-            "next_task_id": done.next_task_id,
-        }
-    )
+    return {
+        "task_id": done.task_id,
+        "activity_attempt_id": done.activity_attempt_id,
+        "outcome": done.outcome,
+        "recorded": not done.is_duplicate,
+        "reason": "already_completed" if done.is_duplicate else None,
+        "next_task_id": done.next_task_id,
+    }
 
 
 class HeartbeatView(WorkerView):

@@ -7,21 +7,20 @@ import time
 from typing import Any
 
 from durable import conf, logs, metrics
-from durable.claims import PollRequest, wanted_by
-from durable.history.times import stamp
+from durable.claims import Nothing, PollRequest, Ready, wanted_by
+from durable.leases import Leased
 from durable.operations import poll
-from durable.operations.poll import Leased, Nothing, Ready
-from durable.refusals import Reason, Refusal
+from durable.refusals import PollRefusal, PollRefusalReason, Reason, Refusal
 from durable.sql.pool import Work
 from durable.states import TaskKind
-from durable.task_bodies import history_fields
 from durable.wakeups.hub import Waiter
-from wire.compression import compress_history
 from wire.errors import ErrorAnswer
 from wire.process import runtime
 from wire.views import Answer, Call, WorkerView
 from worker_api.answers import polls
 from worker_api.backend import poll_unavailable
+from worker_api.leases import lease_fields
+from worker_api.poll_requests import poll_request
 from worker_api.requests import ActivityPollRequest, WorkflowPollRequest
 
 # How soon a poll looks again while another request with its id is being served.
@@ -38,7 +37,7 @@ class PollView(WorkerView):
     async def post(self, call: Call) -> Answer:
         data = self.validated(call)
         logs.bind(worker_id=data["worker_id"])
-        request = self.poll_request(call, data)
+        request = poll_request(call, self.kind, data)
         # From before the first look, so that waiting and looking together stay within the window.
         deadline = time.monotonic() + _window_seconds(data)
         runtime().note_seen(request.namespace, request.worker_id)
@@ -57,28 +56,10 @@ class PollView(WorkerView):
             metrics.CLAIMS.labels(kind=self.kind).inc()
         return self._leased(outcome, data)
 
-    def poll_request(self, call: Call, data: dict[str, Any]) -> PollRequest:
-        return PollRequest(
-            namespace=call.namespace,
-            kind=self.kind,
-            worker_id=data["worker_id"],
-            task_queue=data["task_queue"],
-            build_id=data.get("build_id") or None,
-            poll_request_id=data.get("poll_request_id") or None,
-            task_kinds=self.task_kinds(data),
-            protocol_version=call.version,
-        )
-
-    def task_kinds(self, data: dict[str, Any]) -> tuple[str, ...]:
-        return ()
-
     def _leased(self, leased: Leased, data: dict[str, Any]) -> Answer:
-        facts, task = leased.claimed.facts, leased.claimed.body
+        facts = leased.claimed.facts
         logs.bind(task_id=facts.task.id, run_id=facts.run.id)
-        if leased.page is not None:
-            fields = history_fields(leased.page)
-            task = {**task, **compress_history(fields, data.get("accept_history_encoding"))}
-        return Answer({"task": task, "poll_status": "leased", "server_time": stamp(leased.server_time)})
+        return Answer(lease_fields(leased, history_encoding=data.get("accept_history_encoding")))
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
@@ -146,7 +127,7 @@ class PollView(WorkerView):
         # With one writing thread a look stays out of it, unless it stands idle: then one hop is better than two.
         if not pool.has_single_writer or pool.has_free_thread():
             return await pool.run(Work.WRITE, _look_and_lease, request, before, page_size)
-        seen = await pool.run(Work.READ, _look, request, before, page_size)
+        seen = await pool.run(Work.READ, poll.look, request, before, history_page_size=page_size)
         if isinstance(seen, Ready):
             return await pool.run(Work.WRITE, _lease, request, seen, page_size)
         return seen
@@ -174,9 +155,6 @@ class WorkflowPollView(PollView):
     kind = TaskKind.WORKFLOW
     operation = "poll_workflow_task"
 
-    def task_kinds(self, data: dict[str, Any]) -> tuple[str, ...]:
-        return tuple(sorted(data.get("task_kinds") or ("workflow",)))
-
 
 class ActivityPollView(PollView):
     """Poll for an activity task
@@ -198,25 +176,19 @@ def _window_seconds(data: dict[str, Any]) -> int:
     return min(settings.long_poll_seconds if asked is None else asked, settings.long_poll_max_seconds)
 
 
-def _look(request: PollRequest, before: Nothing | None, page_size: int | None) -> Leased | Ready | Nothing:
-    if before is None or before.was_busy:
-        return poll.look(request, history_page_size=page_size)
-    return poll.look_again(request, before)
-
-
 def _lease(request: PollRequest, ready: Ready, page_size: int | None) -> Leased | Nothing:
     metrics.CLAIM_TRANSACTIONS.labels(kind=request.kind).inc()
     return poll.lease(request, ready, history_page_size=page_size)
 
 
 def _look_and_lease(request: PollRequest, before: Nothing | None, page_size: int | None) -> Leased | Nothing:
-    seen = _look(request, before, page_size)
+    seen = poll.look(request, before, history_page_size=page_size)
     return _lease(request, seen, page_size) if isinstance(seen, Ready) else seen
 
 
-def _capacity_exhausted(request: PollRequest) -> Refusal:
-    reason = Reason.LONG_POLL_CAPACITY_EXHAUSTED
-    return Refusal(
+def _capacity_exhausted(request: PollRequest) -> PollRefusal:
+    reason = PollRefusalReason.LONG_POLL_CAPACITY_EXHAUSTED
+    return PollRefusal(
         reason,
         "This server has no room for another waiting poll.",
         task=None,

@@ -20,6 +20,7 @@ from wire.refused import counts_refusals
 from wire.views import Answer, Call, WorkerView
 from worker_api.answers import workflow_tasks
 from worker_api.backend import backend_lost
+from worker_api.carried_polls import ON_WORKFLOW_TASK, carried_fields, read_carried_polls
 from worker_api.requests import (
     WorkflowTaskCompleteRequest,
     WorkflowTaskFailRequest,
@@ -43,6 +44,8 @@ class CompleteView(WorkerView):
 
     All commands become history in one transaction with a receipt, or nothing changes. Sent again, the same report gets
     the duplicate receipt, also after the run has closed. A report that comes too late gets the not-recorded receipt.
+
+    It may carry the worker's next polls, for which its own transaction claims.
     """
 
     route = "workflow-task-complete"
@@ -53,10 +56,11 @@ class CompleteView(WorkerView):
     async def post(self, call: Call, task_id: str) -> Answer:
         # Only the fence: the engine validates the commands, each under its own path, after the claim was checked.
         report = _report(call, task_id, self.checked(WorkflowTaskFence, call.body))
-        done = await runtime().pool.run(Work.LOCK_RUN, complete_workflow_task, report, call.body)
+        carried = read_carried_polls(call, ON_WORKFLOW_TASK)
+        done = await runtime().pool.run(Work.LOCK_RUN, complete_workflow_task, report, call.body, carried)
         metrics.COMPLETIONS.labels(kind="workflow", outcome="duplicate" if done.is_duplicate else "completed").inc()
         logs.bind(run_id=done.run_id)
-        return Answer(_completed(done))
+        return Answer({**_completed(done), **carried_fields(call, ON_WORKFLOW_TASK, done.carried)})
 
     def unavailable(self, answer: ErrorAnswer, call: Call, path: dict[str, Any]) -> ErrorAnswer:
         return _task_unavailable(answer, call, path, "complete_workflow_task")
