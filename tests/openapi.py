@@ -118,6 +118,11 @@ def resolve(name: str, schema: Schema) -> Schema:
 _validators: dict[tuple[str, int], Draft202012Validator] = {}
 
 
+def matches(name: str, schema: Schema, body: Any) -> bool:
+    """Whether a body is what a schema of the document says."""
+    return bool(_validator(name, schema).is_valid(body))
+
+
 def _validator(name: str, schema: Schema) -> Draft202012Validator:
     # The documents stay loaded, so that a part of one keeps its identity.
     key = (name, id(schema))

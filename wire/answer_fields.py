@@ -21,6 +21,8 @@ class Body(serializers.Serializer[Any]):
     # Set where a refusal's reason is another kind of no than usual.
     refusal_kind: ClassVar[Kind | None] = None
     media_type: ClassVar[str] = "application/json"
+    # A real answer, envelope apart, for the API documents.
+    example: ClassVar[dict[str, Any] | None] = None
     # Put before the name of a body that this one is an envelope of.
     prefix: ClassVar[str] = ""
 

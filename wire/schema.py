@@ -25,6 +25,7 @@ from durable.protocol import SERVED
 from wire import answers as shared
 from wire.answer_fields import BestEffort, Body, Const, OneOf
 from wire.answers import enveloped, status_of
+from wire.capabilities import server_capabilities
 from wire.glossary import WORDS
 from wire.roles import OPEN, ROUTE_ROLES
 from wire.validation import Described
@@ -202,11 +203,19 @@ class OperationSchema(AutoSchema):
         cls = serializer if inspect.isclass(serializer) else type(serializer)
         if issubclass(cls, Body):
             schema["additionalProperties"] = False
+            if cls.example is not None:
+                schema["examples"] = [{**cls.example, **_envelope_example(cls)}]
         return schema
 
 
 def _begins(route: str, start: str) -> bool:
     return route in (start, f"{start}s") or route.startswith(f"{start}-")
+
+
+def _envelope_example(body: type[Body]) -> Schema:
+    if not issubclass(body, shared.WorkerEnvelope):
+        return {}
+    return {"protocol_version": str(SERVED), "server_capabilities": server_capabilities()}
 
 
 def _query_parameter(name: str, schema: Schema) -> OpenApiParameter:

@@ -21,7 +21,7 @@ from durable.commands.registry import supported_types
 from durable.refusals import Reason, Refusal
 from server import schemas
 from server.management.commands import write_openapi
-from tests.openapi import check_exchange, document, resolve
+from tests.openapi import check_exchange, document, matches, resolve
 from wire.control_block import _PROJECTED
 from wire.errors import STATUS_OF_KIND
 from wire.roles import OPEN, ROUTE_ROLES
@@ -311,6 +311,22 @@ def test_only_payloads_are_of_any_form(plane: str) -> None:
 
     assert in_answers <= FREE_IN_ANSWERS
     assert in_requests <= FREE_IN_REQUESTS
+
+
+def test_shows_receipts_by_examples_that_are_true() -> None:
+    components = document("worker")["components"]["schemas"]
+    shown = {name: schema["examples"] for name, schema in components.items() if "examples" in schema}
+
+    assert set(shown) == {
+        "WorkflowReportNotLeased",
+        "WorkflowReportRunClosed",
+        "WorkflowTaskCompleted",
+        "WorkflowTaskCompletedBefore",
+        "ActivityTaskCompleted",
+        "ActivityTaskCompletedBefore",
+    }
+    for name, [example] in shown.items():
+        assert matches("worker", components[name], example), name
 
 
 @pytest.mark.parametrize("plane", PLANES)

@@ -136,6 +136,16 @@ class _ActivityReportedBefore(_OfActivityTask):
 class ActivityTaskCompleted(_ActivityReported):
     """The result is history now, and the run goes on."""
 
+    example = {
+        "task_id": "01KAWD5Z8Q0000000000000003",
+        "activity_attempt_id": "01KAWD5Z8Q0000000000000004",
+        "outcome": "completed",
+        "recorded": True,
+        "reason": None,
+        "next_task_id": "01KAWD5Z8Q0000000000000001",
+        "workflow_poll": {"leased": True},
+    }
+
     outcome = Const("completed")
     next_task_id = Id("The workflow task this created; null if the run has an open one.", null=True)
     workflow_poll = workflow_poll()
@@ -143,6 +153,15 @@ class ActivityTaskCompleted(_ActivityReported):
 
 class ActivityTaskCompletedBefore(_ActivityReportedBefore):
     """The duplicate receipt: this very report was recorded before, and nothing was written now."""
+
+    example = {
+        "task_id": "01KAWD5Z8Q0000000000000003",
+        "activity_attempt_id": "01KAWD5Z8Q0000000000000004",
+        "outcome": "completed",
+        "recorded": False,
+        "reason": "already_completed",
+        "next_task_id": None,
+    }
 
     outcome = Const("completed")
 

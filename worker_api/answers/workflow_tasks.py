@@ -94,9 +94,37 @@ class _NotRecorded(Body):
 class WorkflowReportNotLeased(WorkflowTaskNotLeased, _NotRecorded):
     """The task is not leased, and its run is open. The report was not recorded, and the task may be dropped."""
 
+    example = {
+        "error": "Workflow task is not currently leased.",
+        "reason": "task_not_leased",
+        "task_id": "01KAWD5Z8Q0000000000000001",
+        "workflow_task_attempt": 1,
+        "task_status": "completed",
+        "recorded": False,
+        "run_id": "01KAWD5Z8Q0000000000000002",
+    }
+
 
 class WorkflowReportRunClosed(WorkflowTaskRunClosed, _NotRecorded):
     """The run is closed. The report was not recorded, and the task may be dropped."""
+
+    example = {
+        "error": "Workflow run is already closed.",
+        "reason": "run_closed",
+        "stop_reason": "run_cancelled",
+        "cancel_requested": True,
+        "can_continue": False,
+        "run_status": "cancelled",
+        "run_closed_reason": "cancelled",
+        "run_closed_at": "2026-11-03T10:00:00.000000Z",
+        "task_status": "cancelled",
+        "lease_owner": None,
+        "lease_expires_at": None,
+        "task_id": "01KAWD5Z8Q0000000000000001",
+        "workflow_task_attempt": 2,
+        "recorded": False,
+        "run_id": "01KAWD5Z8Q0000000000000002",
+    }
 
 
 class ConflictingWorkflowCompletion(WorkflowTaskRefused):
@@ -119,6 +147,18 @@ _REPORT_GUARD: Answers = (*_CLAIM, WorkflowReportNotLeased, WorkflowReportRunClo
 class WorkflowTaskCompleted(_OfWorkflowTask):
     """The commands are history now, and the claim has ended."""
 
+    example = {
+        "task_id": "01KAWD5Z8Q0000000000000001",
+        "run_id": "01KAWD5Z8Q0000000000000002",
+        "run_status": "waiting",
+        "workflow_task_attempt": 1,
+        "outcome": "completed",
+        "recorded": True,
+        "reason": None,
+        "created_task_ids": ["01KAWD5Z8Q0000000000000003"],
+        "activity_poll": {"leased": True},
+    }
+
     run_id = Id()
     run_status = run_status("The run's status after the commit.")
     outcome = Const("completed")
@@ -131,6 +171,17 @@ class WorkflowTaskCompleted(_OfWorkflowTask):
 
 class WorkflowTaskCompletedBefore(_OfWorkflowTask):
     """The duplicate receipt: this very report was recorded before, and nothing was written now."""
+
+    example = {
+        "task_id": "01KAWD5Z8Q0000000000000001",
+        "run_id": "01KAWD5Z8Q0000000000000002",
+        "run_status": "completed",
+        "workflow_task_attempt": 1,
+        "outcome": "completed",
+        "recorded": False,
+        "reason": "already_completed",
+        "created_task_ids": [],
+    }
 
     run_id = Id()
     run_status = run_status("The run's status now.")
