@@ -23,7 +23,7 @@ help:
 	@echo "make test     run the tests on SQLite, PostgreSQL and MariaDB (DB=postgres, ARGS=\"-k foo\")"
 	@echo "make check    lint, types, import contracts, migrations, deployment and OpenAPI drift"
 	@echo "make format   apply ruff's formatting and safe fixes"
-	@echo "make clean    remove .venv and caches; keeps db.sqlite3"
+	@echo "make clean    remove the environments and caches; keeps db.sqlite3"
 
 install: $(STAMP)
 
@@ -54,4 +54,4 @@ format: install
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

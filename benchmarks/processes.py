@@ -1,4 +1,4 @@
-"""The processes of one run: the server and its workers, started in their own sessions and always ended."""
+"""The processes of one run: a server and its workers, started in their own sessions and always ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.http1 import Client, ConnectionLost
 
 PROJECT = Path(__file__).resolve().parent.parent
 
-_MIGRATE_SECONDS = 90
+_FINISH_SECONDS = 90
 _READY_SECONDS = 30
 _STOP_SECONDS = 6
 _WORKERS_READY_SECONDS = 30
@@ -46,13 +46,18 @@ def log_tails(directory: Path) -> str:
 
 async def migrate(manage: Path, environment: Mapping[str, str], log: Path) -> None:
     """Create the schema. Raises ChildFailed when the command fails or takes longer than its limit."""
-    async with _child([sys.executable, str(manage), "migrate", "--no-input"], environment, log, manage.parent) as child:
+    await finish([sys.executable, str(manage), "migrate", "--no-input"], environment, log, manage.parent)
+
+
+async def finish(command: Sequence[str], environment: Mapping[str, str], log: Path, directory: Path) -> None:
+    """Run a command to its end. Raises ChildFailed, with the name of the log, when it fails or takes too long."""
+    async with running(command, environment, log, directory) as child:
         try:
-            code = await asyncio.wait_for(child.wait(), _MIGRATE_SECONDS)
+            code = await asyncio.wait_for(child.wait(), _FINISH_SECONDS)
         except TimeoutError:
-            raise ChildFailed(f"migrate took longer than {_MIGRATE_SECONDS} s") from None
+            raise ChildFailed(f"{log.stem} took longer than {_FINISH_SECONDS} s") from None
     if code != 0:
-        raise ChildFailed(f"migrate ended with {code}")
+        raise ChildFailed(f"{log.stem} ended with {code}")
 
 
 @asynccontextmanager
@@ -61,7 +66,7 @@ async def serving(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run the server until the end of the block; yields when it is ready."""
     command = [sys.executable, str(manage), "serve", "--host", "127.0.0.1", "--port", str(port)]
-    async with _child(command, environment, log, manage.parent) as child:
+    async with running(command, environment, log, manage.parent) as child:
         await _wait_until_ready(child, port)
         yield child
 
@@ -141,16 +146,22 @@ class Workers:
 
 @asynccontextmanager
 async def working(
-    module: str, worker_ids: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str], logs: Path
+    module: str,
+    worker_ids: Sequence[str],
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    logs: Path,
+    *,
+    python: Path = Path(sys.executable),
 ) -> AsyncIterator[Workers]:
     """Run one worker process for each id until the end of the block; yields before they are ready."""
     workers = Workers()
     async with contextlib.AsyncExitStack() as stack:
         followers: list[asyncio.Task[None]] = []
         for worker_id in worker_ids:
-            command = [sys.executable, "-m", module, *arguments, "--worker-id", worker_id]
+            command = [str(python), "-m", module, *arguments, "--worker-id", worker_id]
             child = await stack.enter_async_context(
-                _child(command, environment, logs / f"{worker_id}.log", PROJECT, is_piped=True)
+                running(command, environment, logs / f"{worker_id}.log", PROJECT, is_piped=True)
             )
             workers.children.append(child)
             followers.append(asyncio.create_task(workers.follow(worker_id, child)))
@@ -166,7 +177,7 @@ async def working(
 
 
 @asynccontextmanager
-async def _child(
+async def running(
     command: Sequence[str], environment: Mapping[str, str], log: Path, directory: Path, *, is_piped: bool = False
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a command in its own session, and end the whole session at the end of the block.

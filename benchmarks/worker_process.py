@@ -25,13 +25,13 @@ TOKEN_VARIABLE = "DURABLE_DEV_TOKEN"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     url: str
-    token: str
+    token: str  # empty for a system that asks for none
     task_queue: str
     worker_id: str
     activity_seconds: float
 
 
-def report(event: str, **fields: str) -> None:
+def report(event: str, **fields: str | float) -> None:
     sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
     sys.stdout.flush()
 
@@ -51,7 +51,7 @@ def run_worker(
     arguments = parser.parse_args()
     options = WorkerOptions(
         url=arguments.url,
-        token=os.environ[TOKEN_VARIABLE],
+        token=os.environ.get(TOKEN_VARIABLE, ""),
         task_queue=arguments.task_queue,
         worker_id=arguments.worker_id,
         activity_seconds=arguments.activity_ms / 1000,
