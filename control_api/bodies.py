@@ -80,6 +80,8 @@ def _wait(description: RunDescription) -> tuple[str | None, str | None]:
         return None, f"A workflow task waits for a worker on {run.task_queue}."
     if run.pending_activity_count:
         return "activity", f"Waiting for {run.pending_activity_count} activities."
+    if run.pending_timer_count:
+        return "timer", f"Waiting for {run.pending_timer_count} timers."
     return None, "Nothing can wake this run; repair gives it a workflow task."
 
 

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from durable.changes import RunChanges
-from durable.commands import groups
 from durable.commands.activities import new_activity_task
 from durable.commands.retry import backoff_seconds, max_attempts
 from durable.history import events
@@ -18,6 +17,7 @@ from durable.ids import new_id
 from durable.models import ActivityAttempt, ActivityExecution, Task
 from durable.sql import rows
 from durable.states import OPEN_TASK, ActivityStatus, AttemptStatus, TaskStatus
+from durable.steps import end_step
 
 NOT_LEASED: dict[str, Any] = {"lease_owner": None, "leased_at": None, "lease_expires_at": None}
 
@@ -62,15 +62,8 @@ def close_step(changes: RunChanges, execution: ActivityExecution, status: Activi
     )
     if closed != 1:
         raise AssertionError(f"activity {execution.id} was closed already")
-    run = changes.run
-    changes.set(pending_activity_count=run.pending_activity_count - 1)
-    if execution.group_id is None:
-        changes.wake(sequence)
-        return
-    open_groups, resolved = groups.with_leaf_closed(run.open_groups, execution.group_id, sequence)
-    changes.set(open_groups=open_groups)
-    if resolved:
-        changes.wake(sequence)
+    changes.set(pending_activity_count=changes.run.pending_activity_count - 1)
+    end_step(changes, execution.group_id, sequence)
 
 
 def fail_step(

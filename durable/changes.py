@@ -14,7 +14,7 @@ from typing import Any
 from durable.history.events import NewEvent
 from durable.ids import new_id
 from durable.jsontext import JSONText, dump_json
-from durable.models import ActivityAttempt, ActivityExecution, Failure, HistoryEvent, Run, Task
+from durable.models import ActivityAttempt, ActivityExecution, Failure, HistoryEvent, Run, Task, Timer
 from durable.sql import rows
 from durable.states import OPEN_RUN, TaskKind, TaskStatus
 from durable.wakeups.hints import hint_after_commit
@@ -29,6 +29,7 @@ class RunChanges:
         self.events: list[HistoryEvent] = []
         self.executions: list[ActivityExecution] = []
         self.tasks: list[Task] = []
+        self.timers: list[Timer] = []
         self.attempts: list[ActivityAttempt] = []
         self.failures: list[Failure] = []
         self.next_task_id: str | None = None
@@ -122,6 +123,7 @@ class RunChanges:
             deadline_at=None,
             open_task_id=None,
             pending_activity_count=0,
+            pending_timer_count=0,
             open_groups={},
             blocked_at=None,
             blocked_reason="",
@@ -140,6 +142,7 @@ class RunChanges:
         rows.insert(self.events)
         rows.insert(self.executions)
         rows.insert(self.tasks)
+        rows.insert(self.timers)
         rows.insert(self.attempts)
         rows.insert(self.failures)
         if open_task_id is not None and self.events:

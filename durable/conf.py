@@ -69,6 +69,7 @@ class DurableSettings:
     max_memo_bytes: int = 256 * KIB
     command_batch_size: int = 1000
     pending_activity_count: int = 2000
+    pending_timer_count: int = 2000
     history_transaction_size: int = 5000
     history_page_size: int = 500
     history_page_size_max: int = 1000

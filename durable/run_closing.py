@@ -9,11 +9,11 @@ from durable.activity_outcomes import NOT_LEASED
 from durable.changes import RunChanges
 from durable.history import events
 from durable.history.times import stamp
-from durable.models import ActivityAttempt, ActivityExecution, Run, Task
+from durable.models import ActivityAttempt, ActivityExecution, Run, Task, Timer
 from durable.sql import locking, rows
 from durable.sql.clock import read_clock
 from durable.sql.reporting import EXECUTION
-from durable.states import OPEN_TASK, ActivityStatus, AttemptStatus, TaskKind, TaskStatus
+from durable.states import OPEN_TASK, ActivityStatus, AttemptStatus, TaskKind, TaskStatus, TimerStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,21 @@ def cancel_activities(changes: RunChanges, *, command_id: str | None, with_event
         ActivityExecution,
         {"status": ActivityStatus.CANCELLED, "closed_at": now, "task_id": None},
         {"run_id": run.id, "status": ActivityStatus.PENDING},
+    )
+
+
+def cancel_timers(changes: RunChanges, *, with_events: bool) -> None:
+    """Cancel the pending timers of a run that is closing. `with_events` as for activities."""
+    run, now = changes.run, changes.now
+    if not run.pending_timer_count:
+        return
+    if with_events:
+        for timer in Timer.objects.filter(run_id=run.id, status=TimerStatus.PENDING).order_by("step_number"):
+            changes.append(events.timer_cancelled(timer, now))
+    rows.update(
+        Timer,
+        {"status": TimerStatus.CANCELLED, "due_at": None, "closed_at": now},
+        {"run_id": run.id, "status": TimerStatus.PENDING},
     )
 
 

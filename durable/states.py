@@ -46,6 +46,12 @@ class ActivityStatus(TextChoices):
     CANCELLED = "cancelled"
 
 
+class TimerStatus(TextChoices):
+    PENDING = "pending"
+    FIRED = "fired"
+    CANCELLED = "cancelled"
+
+
 class AttemptStatus(TextChoices):
     RUNNING = "running"
     COMPLETED = "completed"

@@ -19,13 +19,26 @@ from durable.models import (
     PollReceipt,
     Run,
     Task,
+    Timer,
 )
-from durable.states import OPEN_RUN, OPEN_TASK, ActivityStatus, AttemptStatus, ClosedReason, TaskKind, TaskStatus
+from durable.states import (
+    OPEN_RUN,
+    OPEN_TASK,
+    ActivityStatus,
+    AttemptStatus,
+    ClosedReason,
+    TaskKind,
+    TaskStatus,
+    TimerStatus,
+)
 
 RUN_TERMINALS = {
     "WorkflowCompleted", "WorkflowFailed", "WorkflowCancelled", "WorkflowTerminated", "WorkflowTimedOut",
 }  # fmt: skip
-STEP_TERMINALS = {"ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled"}
+STEP_TERMINALS = {
+    "ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled", "TimerFired", "TimerCancelled",
+    "SideEffectRecorded", "VersionMarkerRecorded",
+}  # fmt: skip
 
 M = TypeVar("M", bound=models.Model)
 
@@ -41,6 +54,7 @@ class Rows:
     attempts: list[ActivityAttempt]
     receipts: list[CompletionReceipt]
     failures: list[Failure]
+    timers: list[Timer]
     poll_receipts: dict[str, list[PollReceipt]]
 
     @property
@@ -59,6 +73,8 @@ def check_invariants() -> None:
             check_history(rows)
             check_open_work(rows)
             check_activities(rows)
+            check_timers(rows)
+            check_groups(rows)
             check_proofs(rows)
         except AssertionError as broken:
             broken.add_note(f"run {rows.run.id}: {[event.event_type for event in rows.events]}")
@@ -70,6 +86,7 @@ def read_rows() -> list[Rows]:
     executions = _by_run(ActivityExecution.objects.order_by("step_number"))
     attempts = _by_run(ActivityAttempt.objects.order_by("attempt_number"))
     receipts, failures = _by_run(CompletionReceipt.objects.all()), _by_run(Failure.objects.all())
+    timers = _by_run(Timer.objects.order_by("step_number"))
     poll_receipts: dict[str, list[PollReceipt]] = defaultdict(list)
     for receipt in PollReceipt.objects.all():
         poll_receipts[receipt.task_id].append(receipt)
@@ -82,6 +99,7 @@ def read_rows() -> list[Rows]:
             attempts=attempts[run.id],
             receipts=receipts[run.id],
             failures=failures[run.id],
+            timers=timers[run.id],
             poll_receipts=poll_receipts,
         )
         for run in Run.objects.all()
@@ -136,7 +154,9 @@ def check_open_work(rows: Rows) -> None:
         assert not rows.open_tasks, "open tasks on a closed run"
         assert run.deadline_at is None
         return
-    assert run.open_task_id or run.pending_activity_count or run.blocked_at, "nothing can wake it"
+    assert run.open_task_id or run.pending_activity_count or run.pending_timer_count or run.blocked_at, (
+        "nothing can wake it"
+    )
     assert run.wake_sequence <= run.last_history_sequence
     if not run.open_task_id and not run.blocked_at:
         shown = max(task.claimed_history_sequence for task in rows.tasks if task.kind == TaskKind.WORKFLOW)
@@ -183,7 +203,18 @@ def check_activities(rows: Rows) -> None:
     for execution in pending:
         check_pending(execution, tasks)
     check_attempts(rows, tasks)
-    check_groups(rows, pending)
+
+
+def check_timers(rows: Rows) -> None:
+    """Each timer has one state, told alike by its row, the run's counter and history."""
+    pending = [timer for timer in rows.timers if timer.status == TimerStatus.PENDING]
+    assert len(pending) == rows.run.pending_timer_count
+    fired = {event.terminal_step for event in rows.events if event.event_type == "TimerFired"}
+    cancelled = {event.terminal_step for event in rows.events if event.event_type == "TimerCancelled"}
+    for timer in rows.timers:
+        assert (timer.step_number in fired) is (timer.status == TimerStatus.FIRED)
+        is_silent = _ended_by_itself(rows.run)
+        assert (timer.step_number in cancelled) is (timer.status == TimerStatus.CANCELLED and not is_silent)
 
 
 def _ended_by_itself(run: Run) -> bool:
@@ -221,9 +252,11 @@ def check_attempts(rows: Rows, tasks: dict[str, Task]) -> None:
         assert execution.lost_lease_count <= expired[execution.id]
 
 
-def check_groups(rows: Rows, pending: list[ActivityExecution]) -> None:
+def check_groups(rows: Rows) -> None:
     """The run's record of a list group counts its pending leaves."""
-    left = Counter(execution.group_id for execution in pending if execution.group_id is not None)
+    leaves = [execution.group_id for execution in rows.executions if execution.status == ActivityStatus.PENDING]
+    leaves += [timer.group_id for timer in rows.timers if timer.status == TimerStatus.PENDING]
+    left = Counter(group_id for group_id in leaves if group_id is not None)
     assert left.keys() <= rows.run.open_groups.keys()
     for group_id, record in rows.run.open_groups.items():
         assert record["remaining"] == left[group_id], group_id

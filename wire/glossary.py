@@ -148,6 +148,7 @@ _DISCOVERY = {
     "parent_close_policy": "Children outlive their parent, or do not, by a policy.",
     "payload_size_bytes": "Of one encoded payload.",
     "pending_activity_count": "Open activities of one run.",
+    "pending_timer_count": "Pending timers of one run.",
     "prepared_local_activities": "Local activities are prepared before they run.",
     "prepared_local_activity_groups": "Groups of local activities are prepared before they run.",
     "profile": "The variable that names the profile.",

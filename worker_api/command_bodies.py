@@ -14,8 +14,9 @@ from durable.commands.activities import CANCELLATION_POLICIES
 from durable.commands.fields import MOST_SECONDS
 from durable.commands.groups import MOST_LEAVES
 from durable.commands.local_activities import MOST_ATTEMPTS, OUTCOMES, RETRY_REASONS, TIMEOUT_KINDS
+from durable.commands.markers import MOST_VERSION
 from durable.commands.retry import MOST_BACKOFFS
-from wire.answer_fields import Const, FreeObject, OneWord, Text
+from wire.answer_fields import Const, FreeObject, OneWord, Text, Whole
 from wire.validation import EnvelopeField, FlagField, TextField, WholeField
 
 MOST_MESSAGE = 1_000_000
@@ -72,7 +73,7 @@ class GroupBody(serializers.Serializer[Any]):
     """One list group that a step belongs to."""
 
     parallel_group_id = Text("`<prefix>:<base>:<size>`.")
-    parallel_group_kind = OneWord(("activity", "mixed"), "What the group's steps are.")
+    parallel_group_kind = OneWord(("activity", "timer", "mixed"), "What the group's steps are.")
     parallel_group_base_sequence = _whole("The number of the group's first step.", least=1, required=True)
     parallel_group_size = _whole("Steps in the group.", least=1, most=MOST_LEAVES, required=True)
     parallel_group_index = _whole("Steps of the group before this one.", least=0, most=MOST_LEAVES - 1, required=True)
@@ -86,18 +87,7 @@ class _TimeOuts(serializers.Serializer[Any]):
     heartbeat_timeout = _whole("Seconds between two heartbeats.", least=1)
 
 
-class ScheduleActivityCommand(_TimeOuts):
-    """One step that an activity worker carries out.
-
-    Time-outs must fit into each other: heartbeat, start to close, schedule to close. The group fields at the top repeat
-    the innermost entry of `parallel_group_path`; all steps of a group stand side by side in one batch.
-    """
-
-    type = Const("schedule_activity")
-    activity_type = _text("Which activity.", required=True)
-    arguments = _payload("A list of arguments; none unless it is sent.")
-    queue = _text("The task queue; the run's own unless it is said.")
-    cancellation_policy = OneWord(CANCELLATION_POLICIES, "Only `try_cancel` is offered.", null=True, optional=True)
+class _ListLeaf(serializers.Serializer[Any]):
     parallel_group_path = serializers.ListField(
         child=GroupBody(),
         required=False,
@@ -111,6 +101,20 @@ class ScheduleActivityCommand(_TimeOuts):
     parallel_group_base_sequence = _whole("Of the innermost group.", least=1)
     parallel_group_size = _whole("Of the innermost group.", least=1, most=MOST_LEAVES)
     parallel_group_index = _whole("In the innermost group.", least=0, most=MOST_LEAVES - 1)
+
+
+class ScheduleActivityCommand(_TimeOuts, _ListLeaf):
+    """One step that an activity worker carries out.
+
+    Time-outs must fit into each other: heartbeat, start to close, schedule to close. The group fields at the top repeat
+    the innermost entry of `parallel_group_path`; all steps of a group stand side by side in one batch.
+    """
+
+    type = Const("schedule_activity")
+    activity_type = _text("Which activity.", required=True)
+    arguments = _payload("A list of arguments; none unless it is sent.")
+    queue = _text("The task queue; the run's own unless it is said.")
+    cancellation_policy = OneWord(CANCELLATION_POLICIES, "Only `try_cancel` is offered.", null=True, optional=True)
 
 
 class HeartbeatBody(serializers.Serializer[Any]):
@@ -156,6 +160,30 @@ class RecordLocalActivityCommand(_TimeOuts):
     )
 
 
+class StartTimerCommand(_ListLeaf):
+    """One step that ends when its time has come; 0 is as soon as can be, though never within this completion."""
+
+    type = Const("start_timer")
+    delay_seconds = _whole("Seconds until it fires; never early.", least=0, required=True)
+
+
+class RecordSideEffectCommand(serializers.Serializer[Any]):
+    """A value that the code made outside of what replay can repeat; replay gets it from history."""
+
+    type = Const("record_side_effect")
+    result = Text("Base64 of an Avro payload, kept as it was sent.", minLength=1)
+
+
+class RecordVersionMarkerCommand(serializers.Serializer[Any]):
+    """Which version of a change the run goes by; min_supported <= version <= max_supported."""
+
+    type = Const("record_version_marker")
+    change_id = _text("Which change.", required=True)
+    version = Whole("The version taken.", minimum=-MOST_VERSION, maximum=MOST_VERSION)
+    min_supported = Whole("The oldest that the code still knows.", minimum=-MOST_VERSION, maximum=MOST_VERSION)
+    max_supported = Whole("The newest that the code knows.", minimum=-MOST_VERSION, maximum=MOST_VERSION)
+
+
 class CompleteWorkflowCommand(serializers.Serializer[Any]):
     """The run ends with a result."""
 
@@ -190,5 +218,8 @@ COMMANDS: dict[str, type[serializers.Serializer[Any]]] = {
     "complete_workflow": CompleteWorkflowCommand,
     "fail_workflow": FailWorkflowCommand,
     "record_local_activity": RecordLocalActivityCommand,
+    "record_side_effect": RecordSideEffectCommand,
+    "record_version_marker": RecordVersionMarkerCommand,
     "schedule_activity": ScheduleActivityCommand,
+    "start_timer": StartTimerCommand,
 }

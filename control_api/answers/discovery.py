@@ -289,6 +289,7 @@ class StructuralLimits(Body):
     """Limits that fail a run visibly when its code passes them; 0 switches one off."""
 
     pending_activity_count = Whole(minimum=0)
+    pending_timer_count = Whole(minimum=0)
     command_batch_size = Whole(minimum=0)
     payload_size_bytes = Whole(minimum=0)
     history_transaction_size = Whole("Events of one completion.", minimum=0)

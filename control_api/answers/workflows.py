@@ -109,7 +109,7 @@ class DescribedRun(RunItem):
     output = AnyJSON("The decoded result; null where it has no exact JSON form.", null=True)
     input_envelope = EnvelopeField(help_text="The input as it is stored.", allow_null=True)
     output_envelope = EnvelopeField(help_text="The result as it is stored; null until there is one.", allow_null=True)
-    wait_kind = OneWord(("activity",), "What an open run waits for.", null=True)
+    wait_kind = OneWord(("activity", "timer"), "What an open run waits for.", null=True)
     wait_reason = Text("The same in words, for people.", null=True)
     blocked_reason = Text("The workflow task failure that blocks the run until repair or new work.", null=True)
     actions = RunActions()

@@ -114,6 +114,7 @@ def cluster_info(namespace: str) -> dict[str, Any]:
         },
         "structural_limits": {
             "pending_activity_count": settings.pending_activity_count,
+            "pending_timer_count": settings.pending_timer_count,
             "command_batch_size": settings.command_batch_size,
             "payload_size_bytes": settings.payload_size_bytes,
             "history_transaction_size": settings.history_transaction_size,

@@ -16,6 +16,7 @@ from dashboard.admin import (  # noqa: F401 each registers its model
     refused_report,
     run,
     task,
+    timer,
     upkeep_leader,
     upkeep_pass,
     worker_incarnation,

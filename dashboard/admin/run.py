@@ -68,6 +68,7 @@ class RunAdmin(ReadOnlyAdmin):
         "created_at",
         "history",
         "pending_activity_count",
+        "pending_timer_count",
         "last_progress_at",
     )
     list_filter = (NamespaceFilter, StatusFilter, AttentionFilter)

@@ -5,6 +5,6 @@ Adding a command touches one module: write `validate` and `apply`, register the 
 
 from __future__ import annotations
 
-from durable.commands import activities, local_activities, terminal
+from durable.commands import activities, local_activities, markers, terminal, timers
 
-__all__ = ["activities", "local_activities", "terminal"]
+__all__ = ["activities", "local_activities", "markers", "terminal", "timers"]

@@ -63,6 +63,17 @@ class Fields:
             return None
         return number
 
+    def signed(self, name: str, *, most: int) -> int | None:
+        """A required whole number that may be negative."""
+        value = self.raw.get(name)
+        if value is None:
+            self.fault(name, "This field is required.")
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or abs(value) > most:
+            self.fault(name, f"This must be a whole number from {-most} to {most}.")
+            return None
+        return value
+
     def flag(self, name: str) -> bool:
         value = self.raw.get(name)
         if value is not None and not isinstance(value, bool):

@@ -20,6 +20,7 @@ GROUP_FIELDS = (
 )
 _PREFIXES = {
     "activity": "parallel-activities",
+    "timer": "parallel-timers",
     "mixed": "parallel-calls",
 }
 MOST_LEAVES = 1000

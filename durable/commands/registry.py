@@ -73,6 +73,5 @@ def _owned_by_others(command_type: CommandType) -> set[str]:
 
 # Owned by command types that no module registers yet; sent on any other command they are a mistake all the same.
 _FIELDS_OF_OTHER_FAMILIES = frozenset(
-    {"execution_timeout_seconds", "run_timeout_seconds", "parent_close_policy", "delay_seconds", "timeout_seconds",
-     "entries"}
+    {"execution_timeout_seconds", "run_timeout_seconds", "parent_close_policy", "timeout_seconds", "entries"}
 )  # fmt: skip

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from durable.history.times import stamp
-from durable.models import ActivityAttempt, ActivityExecution, Run
+from durable.models import ActivityAttempt, ActivityExecution, Run, Timer
 
 Payload = dict[str, Any]
 
@@ -257,3 +257,47 @@ def held_back(execution: ActivityExecution, attempt: ActivityAttempt | None) -> 
             activity_heartbeat(execution, attempt, heartbeat_at=attempt.last_heartbeat_at, progress=attempt.progress)
         )
     return events
+
+
+# -- timers ------------------------------------------------------------------------------------------------------------
+
+
+def _timer(event_type: str, timer: Timer, **more: Any) -> NewEvent:
+    payload = {
+        "timer_id": timer.id,
+        "sequence": timer.step_number,
+        "delay_seconds": timer.delay_seconds,
+        "fire_at": stamp(timer.fire_at),
+        **more,
+        **(timer.event_fields or {}),
+    }
+    terminal_step = None if event_type == "TimerScheduled" else timer.step_number
+    return NewEvent(event_type=event_type, payload=payload, terminal_step=terminal_step)
+
+
+def timer_scheduled(timer: Timer) -> NewEvent:
+    return _timer("TimerScheduled", timer)
+
+
+def timer_fired(timer: Timer, fired_at: datetime) -> NewEvent:
+    return _timer("TimerFired", timer, fired_at=stamp(fired_at))
+
+
+def timer_cancelled(timer: Timer, cancelled_at: datetime) -> NewEvent:
+    """Only where a run is stopped from outside; replay does not read it."""
+    return _timer("TimerCancelled", timer, cancelled_at=stamp(cancelled_at))
+
+
+# -- recorded values ---------------------------------------------------------------------------------------------------
+
+
+def side_effect_recorded(step_number: int, result: str) -> NewEvent:
+    """The value is kept exactly as it was sent: base64 of an Avro frame."""
+    payload = {"sequence": step_number, "result": result, "payload_codec": CODEC}
+    return NewEvent(event_type="SideEffectRecorded", payload=payload, terminal_step=step_number)
+
+
+def version_marker_recorded(step_number: int, marker: Payload) -> NewEvent:
+    """`marker` holds change_id, version, min_supported and max_supported."""
+    payload = {"sequence": step_number, **marker}
+    return NewEvent(event_type="VersionMarkerRecorded", payload=payload, terminal_step=step_number)

@@ -11,6 +11,7 @@ from durable.models.receipt import CompletionReceipt, PollReceipt
 from durable.models.refused_report import RefusedReport
 from durable.models.run import Run
 from durable.models.task import Task
+from durable.models.timer import Timer
 from durable.models.upkeep import UpkeepLeader, UpkeepPass
 from durable.models.worker import WorkerIncarnation, WorkerRegistration
 from durable.models.workflow import Workflow
@@ -26,6 +27,7 @@ __all__ = [
     "RefusedReport",
     "Run",
     "Task",
+    "Timer",
     "UpkeepLeader",
     "UpkeepPass",
     "WorkerIncarnation",

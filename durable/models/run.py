@@ -64,6 +64,7 @@ class Run(models.Model):
     outcome_sequence = models.PositiveIntegerField(null=True)
 
     pending_activity_count = models.PositiveIntegerField(default=0)
+    pending_timer_count = models.PositiveIntegerField(default=0)
     # List groups that some claim may still see unresolved: outermost id -> leaves left, and the sequence that
     # resolved it (docs/protocol/history.md 6.2).
     open_groups = JSONTextField(default=dict)

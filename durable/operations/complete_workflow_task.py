@@ -25,11 +25,11 @@ from durable.ids import new_id
 from durable.models import Run, Task
 from durable.operations.time_out_run import RunPastDeadlineError, time_out_run
 from durable.receipts import Report, body_digest, is_duplicate, new_receipt, not_recorded
-from durable.run_closing import cancel_activities, cancel_tasks
+from durable.run_closing import cancel_activities, cancel_tasks, cancel_timers
 from durable.sql import locking, rows
 from durable.sql.clock import read_clock
 from durable.sql.transactions import transactional
-from durable.states import OPEN_RUN, ActivityStatus, ClosedReason, RunStatus, TaskKind, TaskStatus
+from durable.states import OPEN_RUN, ActivityStatus, ClosedReason, RunStatus, TaskKind, TaskStatus, TimerStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ def _apply(locked: LockedWorkflowTask, commands: list[Command], others: list[Tas
         _fail_over_limit(changes, locked.task, limit)
     if changes.run.status not in OPEN_RUN:
         cancel_tasks(others, changes.now)
-        _forget_activities(changes, locked.run)
+        _forget_open_steps(changes, locked.run)
     return changes
 
 
@@ -136,8 +136,8 @@ def _open_activity_tasks(run: Run) -> list[Task]:
     return locking.lock_open_tasks(run.id, TaskKind.ACTIVITY) if run.pending_activity_count else []
 
 
-def _forget_activities(changes: RunChanges, before: Run) -> None:
-    """Cancel the rows of activities that nobody waits for; a run that ends by itself records no event for them."""
+def _forget_open_steps(changes: RunChanges, before: Run) -> None:
+    """Cancel the rows of steps that nobody waits for; a run that ends by itself records no event for them."""
     created = {execution.id for execution in changes.executions}
     for execution in changes.executions:
         if not execution.is_local:
@@ -147,8 +147,11 @@ def _forget_activities(changes: RunChanges, before: Run) -> None:
     for task in changes.tasks:
         if task.activity_execution_id in created:
             task.status, task.closed_at, task.deadline_at = TaskStatus.CANCELLED, changes.now, None
-    if before.pending_activity_count:
-        cancel_activities(RunChanges(before, changes.now), command_id=None, with_events=False)
+    for timer in changes.timers:
+        timer.status, timer.due_at, timer.closed_at = TimerStatus.CANCELLED, None, changes.now
+    unsaved = RunChanges(before, changes.now)
+    cancel_activities(unsaved, command_id=None, with_events=False)
+    cancel_timers(unsaved, with_events=False)
 
 
 def _fail_over_limit(changes: RunChanges, task: Task, limit: StructuralLimitError) -> None:

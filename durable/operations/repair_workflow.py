@@ -28,7 +28,9 @@ def repair_workflow(target: WorkflowTarget) -> CommandAccepted:
         return run
     changes = RunChanges(run, read_clock())
     command_id = new_id()
-    is_stuck = run.open_task_id is None and (run.blocked_at is not None or run.pending_activity_count == 0)
+    is_stuck = run.open_task_id is None and (
+        run.blocked_at is not None or run.pending_activity_count + run.pending_timer_count == 0
+    )
     if is_stuck:
         changes.wake(changes.append(events.repair_requested(run, command_id=command_id)))
         changes.save()

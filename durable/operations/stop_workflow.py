@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from durable.changes import RunChanges
 from durable.history import events
 from durable.ids import new_id
-from durable.run_closing import cancel_activities, cancel_tasks, lock_open_work
+from durable.run_closing import cancel_activities, cancel_tasks, cancel_timers, lock_open_work
 from durable.sql.transactions import transactional
 from durable.states import ClosedReason, RunStatus
 from durable.workflow_commands import (
@@ -54,6 +54,7 @@ def _stop(target: WorkflowTarget, stop: _Stop, reason: str | None) -> CommandAcc
     changes.append(events.stop_requested(run, command_type=stop.command_type, command_id=command_id, reason=reason))
     cancel_tasks(work.tasks, work.now)
     cancel_activities(changes, command_id=command_id, with_events=True)
+    cancel_timers(changes, with_events=True)
     event = events.workflow_stopped(
         run, closed_reason=stop.closed_reason, command_id=command_id, failure_id=new_id(), reason=reason
     )

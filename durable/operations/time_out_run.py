@@ -5,7 +5,7 @@ from __future__ import annotations
 from durable.changes import RunChanges
 from durable.history import events
 from durable.ids import new_id
-from durable.run_closing import cancel_activities, cancel_tasks, lock_open_work
+from durable.run_closing import cancel_activities, cancel_tasks, cancel_timers, lock_open_work
 from durable.sql import locking
 from durable.sql.transactions import transactional
 from durable.states import ClosedReason, RunStatus, is_terminal
@@ -34,6 +34,7 @@ def time_out_run(run_id: str, *, waits: bool = True) -> bool:
     changes = RunChanges(run, work.now)
     cancel_tasks(work.tasks, work.now)
     cancel_activities(changes, command_id=None, with_events=True)
+    cancel_timers(changes, with_events=True)
     is_execution = run.execution_deadline_at is not None and run.execution_deadline_at <= work.now
     event = events.workflow_timed_out(
         run, failure_id=new_id(), timeout_kind="execution_timeout" if is_execution else "run_timeout"

@@ -42,6 +42,7 @@ def all_duties() -> list[Duty]:
     return [
         Duty(name="recover_leases", run=sweeps.recover_leases, every_seconds=tick, leader_only=False),
         Duty(name="make_tasks_due", run=sweeps.make_tasks_due, every_seconds=tick / 2),
+        Duty(name="fire_timers", run=sweeps.fire_timers, every_seconds=tick / 2),
         Duty(name="time_out_activities", run=sweeps.time_out_activities, every_seconds=tick),
         Duty(name="time_out_runs", run=sweeps.time_out_runs, every_seconds=tick),
         Duty(name="prune_poll_receipts", run=pruning.prune_poll_receipts, every_seconds=10),

@@ -1,4 +1,4 @@
-"""The sweeps that act on time: expired leases, tasks for later, activity time-outs, run deadlines.
+"""The sweeps that act on time: expired leases, tasks for later, timers, activity time-outs, run deadlines.
 
 Each finds ids through one index on one column, oldest first, and hands them to an operation that decides again under
 the locks. A row that fails is set aside for a while, so that the others get their turn.
@@ -11,7 +11,8 @@ from datetime import datetime
 from functools import partial
 
 from durable import conf
-from durable.models import Run, Task
+from durable.models import Run, Task, Timer
+from durable.operations.fire_timer import fire_timer
 from durable.operations.make_task_due import make_task_due
 from durable.operations.recover_lease import recover_lease
 from durable.operations.time_out_activity import time_out_activity
@@ -41,5 +42,7 @@ recover_leases = partial(_sweep, "recover_leases", _TASKS, "lease_expires_at", r
 make_tasks_due = partial(_sweep, "make_tasks_due", _TASKS, "due_at", make_task_due)
 # Index durable_task_deadline.
 time_out_activities = partial(_sweep, "time_out_activities", _TASKS, "deadline_at", time_out_activity)
+# Index durable_timer_due.
+fire_timers = partial(_sweep, "fire_timers", Timer._meta.db_table, "due_at", fire_timer)
 # Index durable_run_deadline.
 time_out_runs = partial(_sweep, "time_out_runs", _RUNS, "deadline_at", partial(time_out_run, waits=False))

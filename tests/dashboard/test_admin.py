@@ -32,6 +32,7 @@ from durable.models import (
     RefusedReport,
     Run,
     Task,
+    Timer,
     UpkeepPass,
     WorkerRegistration,
     Workflow,
@@ -48,10 +49,12 @@ FIXED: dict[type[models.Model], dict[str, Any]] = {
     HistoryEvent: {"run_id": f"{MARK}0"},
     Run: {"status": "pending", "closed_at": None, "closed_reason": None},
     Task: {"status": "leased", "kind": "workflow", "attempt_count": 1},
+    Timer: {"status": "pending", "closed_at": None},
 }
 NUMBERED: dict[type[models.Model], tuple[str, ...]] = {
     ActivityExecution: ("step_number",),
     HistoryEvent: ("sequence", "terminal_step"),
+    Timer: ("step_number",),
 }
 PLAIN_KEYS: dict[type[models.Model], str] = {Namespace: "name", Workflow: "id"}
 

@@ -56,7 +56,7 @@ def test_wants_objects(api: ApiClient, element: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [ABSENT, None, "", " ", 7, [], {}, "Schedule_Activity", "schedule_activity ", "start_timer"]
+    "name", [ABSENT, None, "", " ", 7, [], {}, "Schedule_Activity", "schedule_activity ", "start_service"]
 )
 def test_wants_a_type_that_it_supports(api: ApiClient, name: Any) -> None:
     assert list(refused(api, make.schedule(), changed(make.finish(), type=name))) == ["commands.1.type"]

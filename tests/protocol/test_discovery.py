@@ -143,7 +143,15 @@ def test_lists_exactly_the_commands_it_takes(document: dict[str, Any]) -> None:
 
     assert commands == supported_types()
     assert commands[0] == "complete_workflow"
-    assert set(commands) == {"complete_workflow", "fail_workflow", "record_local_activity", "schedule_activity"}
+    assert set(commands) == {
+        "complete_workflow",
+        "fail_workflow",
+        "record_local_activity",
+        "record_side_effect",
+        "record_version_marker",
+        "schedule_activity",
+        "start_timer",
+    }
 
 
 def test_advertises_no_more_than_it_serves(document: dict[str, Any]) -> None:
