@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from typing import Any
+from typing import Any, Self
 
 from django.conf import settings
 from django.core.exceptions import RequestAborted
@@ -55,22 +55,53 @@ class ApiHandler(ASGIHandler):
         await self._serve(request, receive, send)
 
     async def _serve(self, request: Any, receive: Any, send: Any) -> None:
-        answering = asyncio.ensure_future(self.run_get_response(request))
-        watching = asyncio.ensure_future(receive())
-        try:
-            await asyncio.wait((answering, watching), return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                # The client is gone: the view is told, and ends by itself.
-                answering.cancel()
-                await asyncio.gather(answering, return_exceptions=True)
-                return
-            response = answering.result()
+        with _Watch(receive) as watch:
             try:
-                await self.send_response(response, send)
-            finally:
-                _close(response)
+                response = await self.run_get_response(request)
+            except asyncio.CancelledError:
+                if not watch.is_gone:
+                    raise
+                return
+        try:
+            await self.send_response(response, send)
         finally:
-            watching.cancel()
+            _close(response)
+
+
+class _Watch:
+    """Cancels the task that answers a request when its client leaves.
+
+    It looks only after a while: nobody leaves what is answered at once, and looking costs a task of its own.
+    """
+
+    AFTER_SECONDS = 0.05
+
+    def __init__(self, receive: Any) -> None:
+        self.is_gone = False
+        self._receive = receive
+        self._watching: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._answering = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(self.AFTER_SECONDS, self._begin)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+        if self.is_gone and self._answering is not None:
+            # Whoever runs this task did not ask for its end.
+            self._answering.uncancel()
+
+    def _begin(self) -> None:
+        self._watching = asyncio.ensure_future(self._watch())
+
+    async def _watch(self) -> None:
+        await self._receive()
+        self.is_gone = True
+        if self._answering is not None:
+            self._answering.cancel()
 
 
 def _close(response: HttpResponseBase) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -98,8 +98,14 @@ class DatabasePool:
             _release(slots)
             raise
         loop = asyncio.get_running_loop()
-        future.add_done_callback(lambda _: _call_if_open(loop, _release, slots))
-        return await asyncio.wrap_future(future)
+        answer: asyncio.Future[R] = loop.create_future()
+        future.add_done_callback(lambda done: _call_if_open(loop, _settle, answer, done, slots))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # What has not begun yet never will.
+            future.cancel()
+            raise
 
     def has_free_thread(self) -> bool:
         """Whether a write could begin at once; for work that is better dropped than queued."""
@@ -145,6 +151,19 @@ async def _acquire(slots: list[asyncio.Semaphore], seconds: float) -> None:
 def _release(slots: list[asyncio.Semaphore]) -> None:
     for slot in slots:
         slot.release()
+
+
+def _settle(answer: asyncio.Future[R], done: Future[R], slots: list[asyncio.Semaphore]) -> None:
+    """Give the thread's place back and pass its outcome on, in one step of the loop; the caller may be gone."""
+    _release(slots)
+    if answer.done():
+        return
+    if done.cancelled():
+        answer.cancel()
+    elif (error := done.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(done.result())
 
 
 def _call_if_open(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: Any) -> None:
