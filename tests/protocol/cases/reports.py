@@ -37,7 +37,7 @@ def _(api: ApiClient, override: Any) -> Case:
         lambda: send(api, lease, "complete", commands=[make.schedule()] * 3),
         422,
         {
-            "message": "A completion may hold 2 commands; this one has 3.",
+            "message": "A batch may hold 2 commands; this one has 3.",
             "outcome": "rejected",
             "limit_kind": "command_batch_size",
             "current_value": 3,
