@@ -256,7 +256,7 @@ def check_proofs(rows: Rows) -> None:
 
 
 def check_checkpoints(rows: Rows) -> None:
-    """Checkpoints of a run follow one another; each names a claim that there was, and steps and tasks that there are."""
+    """Checkpoints of a run follow one another; each names a claim that there was, and tasks of its own steps."""
     tasks = {task.id: task for task in rows.tasks}
     reached = 1
     for receipt in rows.checkpoints:

@@ -77,7 +77,7 @@ def _checkpoint(report: Report, checkpoint: Checkpoint) -> WorkflowTaskCheckpoin
     locked = LockedWorkflowTask(run=run, task=task, now=now, receipt=None)
     check_live(report, locked)
     try:
-        recorded = _record(report, checkpoint, locked)
+        recorded = record_checkpoint(report, checkpoint, locked)
     except Refusal as refusal:
         raise not_recorded(refusal, task, report.attempt) from None
     if isinstance(recorded, Refusal):
@@ -85,8 +85,12 @@ def _checkpoint(report: Report, checkpoint: Checkpoint) -> WorkflowTaskCheckpoin
     return WorkflowTaskCheckpointed(receipt=recorded, is_duplicate=False)
 
 
-def _record(report: Report, checkpoint: Checkpoint, locked: LockedWorkflowTask) -> CheckpointReceipt | Refusal:
-    """The step itself, after the guard. A run that it finds closed when it writes is a refusal of its own."""
+def record_checkpoint(
+    report: Report, checkpoint: Checkpoint, locked: LockedWorkflowTask
+) -> CheckpointReceipt | Refusal:
+    """The step after the guard: validate, apply, write. It asks for itself that the run is open: by its guarded update,
+    which costs no statement of its own. If it finds the run closed, it returns the refusal and must be rolled back.
+    """
     run, task = locked.run, locked.task
     commands = read_prefix(checkpoint.commands)
     if run.next_step_number != checkpoint.start_sequence:

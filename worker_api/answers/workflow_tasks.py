@@ -223,7 +223,7 @@ COMPLETE: Answers = (
 class WorkflowTaskCheckpointed(_OfWorkflowTask):
     """The commands are history now, and the claim goes on: its receipt, the same however often it is asked for."""
 
-    checkpointed = Const(True)
+    checkpointed = Const(True, "The commands are history.")
     duplicate = Flag("This very checkpoint was recorded before, and nothing was written now.")
     checkpoint_id = Name("As sent.")
     workflow_run_id = Id()
