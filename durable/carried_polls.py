@@ -171,5 +171,5 @@ def _fetch(result: CarriedResult | None) -> CarriedResult | None:
 def _is_surely_too_large(claimed: Claimed, poll: CarriedPoll) -> bool:
     """Whether a history that would be sent whole is over the limit by its payloads alone: then it need not be read."""
     task, run = claimed.facts.task, claimed.facts.run
-    is_whole = task.kind == TaskKind.WORKFLOW and task.claimed_history_sequence <= page_size(poll.history_page_size)
+    is_whole = task.kind == TaskKind.WORKFLOW and task.visible_sequence <= page_size(poll.history_page_size)
     return is_whole and run.history_bytes > conf.current().inline_task_bytes

@@ -20,6 +20,10 @@ from durable.states import OPEN_RUN, TaskKind, TaskStatus
 from durable.wakeups.hints import hint_after_commit
 
 
+class RunChangedError(AssertionError):
+    """A locked run was not as it was read when it was written: a broken invariant, and a fault unless it is caught."""
+
+
 class RunChanges:
     """The pending writes of one locked, open run."""
 
@@ -37,6 +41,7 @@ class RunChanges:
         self._columns: dict[str, Any] = {}
         self._wakes = False
         self._next_task: dict[str, Any] = {}
+        self._kept_claim: Task | None = None
 
     # -- the run's row -------------------------------------------------------------------------------------------------
 
@@ -114,6 +119,10 @@ class RunChanges:
             self._wakes = True
             self._next_task = next_task
 
+    def keep_claim(self, task: Task) -> None:
+        """The run's workflow task stays leased, and its claim may read what is appended here and before."""
+        self._kept_claim = task
+
     def close(self, *, status: str, closed_reason: str) -> None:
         """Close the run; its last event must be appended already."""
         self.set(
@@ -134,7 +143,10 @@ class RunChanges:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Write everything, keep the ready task's snapshot up with history, and hint after the commit."""
+        """Write everything, keep the open task's snapshot up with history, and hint after the commit.
+
+        Raises RunChangedError if the run is closed or has grown since it was locked.
+        """
         open_task_id = self.run.open_task_id
         if self._wakes and open_task_id is None and self.run.status in OPEN_RUN:
             self._create_workflow_task()
@@ -145,7 +157,9 @@ class RunChanges:
         rows.insert(self.timers)
         rows.insert(self.attempts)
         rows.insert(self.failures)
-        if open_task_id is not None and self.events:
+        if self._kept_claim is not None:
+            self._extend_claim(self._kept_claim)
+        elif open_task_id is not None and self.events:
             self._touch_open_task(open_task_id)
         changed = rows.update(
             Run,
@@ -153,7 +167,7 @@ class RunChanges:
             {"id": self.run.id, "last_history_sequence": self._locked_at_sequence, "status": OPEN_RUN},
         )
         if changed != 1:
-            raise AssertionError("a locked run changed under its lock")
+            raise RunChangedError(f"run {self.run.id} changed under its lock")
         for task in self.tasks:
             if task.due and task.status == TaskStatus.READY:
                 hint_after_commit(task)
@@ -169,6 +183,21 @@ class RunChanges:
         self.tasks.append(task)
         self.next_task_id = task.id
         self.set(open_task_id=task.id, blocked_at=None, blocked_reason="")
+
+    def _extend_claim(self, task: Task) -> None:
+        # `claimed_history_sequence` stays: what happened since may not have been read, so it must still wake the run.
+        extended = rows.update(
+            Task,
+            {"visible_sequence": self.run.last_history_sequence},
+            {
+                "id": task.id,
+                "status": TaskStatus.LEASED,
+                "lease_owner": task.lease_owner,
+                "attempt_count": task.attempt_count,
+            },
+        )
+        if extended != 1:
+            raise AssertionError(f"task {task.id} changed under its lock")
 
     def _touch_open_task(self, task_id: str) -> None:
         # 0 rows: a claim has it; what it was not shown is found by wake_sequence when the claim ends.

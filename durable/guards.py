@@ -48,6 +48,13 @@ def workflow_identity(report: Report) -> dict[str, Any]:
 
 def lock_workflow_task(report: Report) -> LockedWorkflowTask:
     """Lock the run, then the task, then read clock and receipt. Refuses task_not_found."""
+    run, task = lock_run_and_task(report)
+    now, receipt = reporting.read_clock_and_receipt(task.id)
+    return LockedWorkflowTask(run=run, task=task, now=now, receipt=receipt)
+
+
+def lock_run_and_task(report: Report) -> tuple[Run, Task]:
+    """Lock the run of a workflow task, then the task. Refuses task_not_found."""
     run_id = reporting.find_run_of_task(report.task_id, report.namespace, TaskKind.WORKFLOW)
     if run_id is None:
         raise task_not_found(report, **workflow_identity(report))
@@ -55,8 +62,7 @@ def lock_workflow_task(report: Report) -> LockedWorkflowTask:
     task = locking.lock_task(report.task_id)
     if run is None or task is None:
         raise task_not_found(report, **workflow_identity(report))
-    now, receipt = reporting.read_clock_and_receipt(task.id)
-    return LockedWorkflowTask(run=run, task=task, now=now, receipt=receipt)
+    return run, task
 
 
 def check_workflow_task(report: Report, task: Task, run: Run, now: datetime) -> Refusal | None:

@@ -29,7 +29,7 @@ def read_lease(claimed: Claimed, *, history_page_size: int | None, is_replay: bo
         page = load_page(
             facts.run.id,
             after_sequence=0,
-            through_sequence=facts.task.claimed_history_sequence,
+            through_sequence=facts.task.visible_sequence,
             size=history_page_size,
             history_bytes=facts.run.history_bytes,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from durable.models import CompletionReceipt, Task
+from durable.models import CheckpointReceipt, CompletionReceipt, Task
 from durable.refusals import Reason, Refusal
 
 # Fields of a completion that ask for more work or repeat the fence: they play no part in "the same report".
@@ -46,13 +46,29 @@ def is_duplicate(receipt: CompletionReceipt | None, report: Report, attempt: int
         return False
     if (receipt.outcome, receipt.body_digest) == (outcome, digest):
         return True
-    raise Refusal(
+    raise _conflicting_completion(report)
+
+
+def check_same_checkpoint(receipt: CheckpointReceipt, report: Report, *, digest: str) -> None:
+    """Refuse conflicting_completion when the claim has used this checkpoint id for another body."""
+    if receipt.body_digest != digest:
+        raise _conflicting_completion(report)
+
+
+def _conflicting_completion(report: Report) -> Refusal:
+    return Refusal(
         Reason.CONFLICTING_COMPLETION,
         "Another report was recorded for this claim already.",
         task_id=report.task_id,
         **({"activity_attempt_id": report.activity_attempt_id} if report.activity_attempt_id else
            {"workflow_task_attempt": report.attempt}),
     )  # fmt: skip
+
+
+def checkpoint_receipt_id(report: Report, checkpoint_id: str) -> str:
+    """The key of a checkpoint's receipt: a claim may use each checkpoint id once."""
+    parts = (report.task_id, report.lease_owner, str(report.attempt), checkpoint_id)
+    return hashlib.sha256("\x00".join(parts).encode()).hexdigest()
 
 
 def new_receipt(

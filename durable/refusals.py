@@ -55,6 +55,7 @@ class Reason(StrEnum):
     START_TO_CLOSE_TIMEOUT = "start_to_close_timeout"
     SCHEDULE_TO_CLOSE_TIMEOUT = "schedule_to_close_timeout"
     ACTIVITY_ATTEMPT_STATUS_UNAVAILABLE = "activity_attempt_status_unavailable"
+    CHECKPOINT_SEQUENCE_MISMATCH = "checkpoint_sequence_mismatch"
     WORKER_SESSIONS_UNAVAILABLE = "worker_sessions_unavailable"
     WORKER_CAPABILITY_NOT_SUPPORTED = "worker_capability_not_supported"
     # Control plane

@@ -136,7 +136,9 @@ def populated(api: ApiClient, override_durable: Any) -> Iterator[ApiClient]:
     override_durable(COUNT_REFUSED_REPORTS=False, WORKER_SEEN_INTERVAL_SECONDS=3600)
     make.register("w-0", task_queue="elsewhere")
     make.start("bystander", task_queue="elsewhere")
-    make.complete(make.lease_workflow("w-0", task_queue="elsewhere"), *make.schedule_list(2))
+    lease = make.lease_workflow("w-0", task_queue="elsewhere")
+    make.checkpoint(lease, *make.schedule_list(2))
+    make.complete(lease, make.schedule())
     make.fail_step(make.lease_activity("w-0", task_queue="elsewhere"), "one of two fails")
     make.lease_activity("w-0", task_queue="elsewhere")
     with filled_tables():

@@ -12,6 +12,11 @@ from durable.ids import new_id
 from durable.leases import Leased
 from durable.models import HistoryEvent, Run, Task, WorkerRegistration
 from durable.operations import poll
+from durable.operations.checkpoint_workflow_task import (
+    Checkpoint,
+    WorkflowTaskCheckpointed,
+    checkpoint_workflow_task,
+)
 from durable.operations.complete_activity import ActivityReported, complete_activity
 from durable.operations.complete_workflow_task import WorkflowTaskCompleted, complete_workflow_task
 from durable.operations.fail_activity import ActivityFailure, fail_activity
@@ -156,6 +161,14 @@ def finish(result: Any = None) -> dict[str, Any]:
 def complete(lease: Lease, *commands: dict[str, Any]) -> WorkflowTaskCompleted:
     """Complete a workflow task with commands."""
     return complete_workflow_task(lease.report, {"commands": list(commands)})
+
+
+def checkpoint(
+    lease: Lease, *commands: dict[str, Any], start_sequence: int = 1, checkpoint_id: str = "c-1"
+) -> WorkflowTaskCheckpointed:
+    """Record commands of a workflow task that goes on."""
+    fields: dict[str, Any] = {"checkpoint_id": checkpoint_id, "start_sequence": start_sequence}
+    return checkpoint_workflow_task(lease.report, Checkpoint.of({**fields, "commands": list(commands)}, **fields))
 
 
 def report_waiting(lease: Lease) -> WorkflowTaskFailed:

@@ -13,6 +13,7 @@ from django.db import models
 from durable.models import (
     ActivityAttempt,
     ActivityExecution,
+    CheckpointReceipt,
     CompletionReceipt,
     Failure,
     HistoryEvent,
@@ -53,6 +54,7 @@ class Rows:
     executions: list[ActivityExecution]
     attempts: list[ActivityAttempt]
     receipts: list[CompletionReceipt]
+    checkpoints: list[CheckpointReceipt]
     failures: list[Failure]
     timers: list[Timer]
     poll_receipts: dict[str, list[PollReceipt]]
@@ -87,6 +89,7 @@ def read_rows() -> list[Rows]:
     attempts = _by_run(ActivityAttempt.objects.order_by("attempt_number"))
     receipts, failures = _by_run(CompletionReceipt.objects.all()), _by_run(Failure.objects.all())
     timers = _by_run(Timer.objects.order_by("step_number"))
+    checkpoints = _by_run(CheckpointReceipt.objects.order_by("start_sequence", "next_sequence"))
     poll_receipts: dict[str, list[PollReceipt]] = defaultdict(list)
     for receipt in PollReceipt.objects.all():
         poll_receipts[receipt.task_id].append(receipt)
@@ -98,6 +101,7 @@ def read_rows() -> list[Rows]:
             executions=executions[run.id],
             attempts=attempts[run.id],
             receipts=receipts[run.id],
+            checkpoints=checkpoints[run.id],
             failures=failures[run.id],
             timers=timers[run.id],
             poll_receipts=poll_receipts,
@@ -165,7 +169,7 @@ def check_open_work(rows: Rows) -> None:
         if task.status == TaskStatus.READY:
             assert task.visible_sequence == run.last_history_sequence, "a claim would miss events"
         else:
-            assert task.claimed_history_sequence <= run.last_history_sequence
+            assert task.claimed_history_sequence <= task.visible_sequence <= run.last_history_sequence
     for task in rows.tasks:
         check_task(task)
 
@@ -275,9 +279,23 @@ def check_proofs(rows: Rows) -> None:
     for receipt in rows.receipts:
         if receipt.kind == TaskKind.WORKFLOW:
             assert tasks[receipt.id].status == TaskStatus.COMPLETED
+    check_checkpoints(rows)
     for failure in rows.failures:
         assert rows.events[failure.sequence - 1].payload["failure_id"] == failure.id
     for task in rows.open_tasks:
         if task.status == TaskStatus.LEASED and task.poll_request_id is not None:
             receipts = rows.poll_receipts[task.id]
             assert task.attempt_count in {receipt.attempt_number for receipt in receipts}, f"{task.id}: no poll receipt"
+
+
+def check_checkpoints(rows: Rows) -> None:
+    """Checkpoints of a run follow one another; each names a claim that there was, and tasks of its own steps."""
+    tasks = {task.id: task for task in rows.tasks}
+    reached = 1
+    for receipt in rows.checkpoints:
+        assert reached <= receipt.start_sequence <= receipt.next_sequence <= rows.run.next_step_number, receipt.id
+        reached = receipt.next_sequence
+        assert receipt.attempt_number <= tasks[receipt.task_id].attempt_count
+        created = {tasks[task_id].activity_execution_id for task_id in receipt.created_task_ids}
+        steps = {x.id for x in rows.executions if receipt.start_sequence <= x.step_number < receipt.next_sequence}
+        assert created <= steps, receipt.id

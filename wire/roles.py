@@ -21,6 +21,7 @@ ROUTE_ROLES: dict[str, frozenset[str]] = {
     "worker-deregister-fenced": WORKER,
     "workflow-task-poll": WORKER,
     "workflow-task-complete": WORKER,
+    "workflow-task-checkpoint": WORKER,
     "workflow-task-fail": WORKER,
     "workflow-task-heartbeat": WORKER,
     "workflow-task-history": WORKER,

@@ -6,6 +6,8 @@ from typing import Any
 
 from rest_framework import serializers
 
+from durable.commands.batch import MOST_OF_A_CHECKPOINT
+from durable.commands.registry import checkpoint_types
 from wire.answer_fields import BestEffort, OneOf
 from wire.validation import (
     AnyField,
@@ -321,6 +323,30 @@ class WorkflowTaskCompleteRequest(WorkflowTaskFence):
     )
     activity_poll = BestEffort(CarriedActivityPoll, CARRIED_POLL)
     workflow_poll = BestEffort(CarriedWorkflowPoll, CARRIED_POLL)
+
+
+class WorkflowTaskCheckpointFence(WorkflowTaskFence):
+    """Which claim of the task this is about, and which of its checkpoints."""
+
+    checkpoint_id = IdField(
+        help_text="The worker's name for the checkpoint, another one for each of a claim: makes it safe to send again."
+    )
+    start_sequence = WholeField(
+        min_value=1,
+        max_value=2_147_483_647,
+        help_text="The number of the run's next step, which the first command takes.",
+    )
+
+
+class WorkflowTaskCheckpointRequest(WorkflowTaskCheckpointFence):
+    """A claim and the first of its commands. The engine validates those, each under its own path."""
+
+    commands = serializers.ListField(
+        child=OneOf(*(COMMANDS[name] for name in checkpoint_types())),
+        min_length=1,
+        max_length=MOST_OF_A_CHECKPOINT,
+        help_text="In the order in which the code gave them. None may end the run.",
+    )
 
 
 def _words(says: str, *, trim_whitespace: bool = True) -> TextField:

@@ -13,6 +13,10 @@ urlpatterns = [
     path("registrations/<path:worker_id>", workers.DeregisterView.as_view()),
     path("workflow-tasks/poll", polls.WorkflowPollView.as_view()),
     path("workflow-tasks/<str:task_id>/complete", workflow_tasks.CompleteView.as_view()),
+    path(
+        "workflow-tasks/<str:task_id>/cancellation-scopes/checkpoint",
+        workflow_tasks.CheckpointView.as_view(),
+    ),
     path("workflow-tasks/<str:task_id>/fail", workflow_tasks.FailView.as_view()),
     path("workflow-tasks/<str:task_id>/heartbeat", workflow_tasks.HeartbeatView.as_view()),
     path("workflow-tasks/<str:task_id>/history", workflow_tasks.HistoryView.as_view()),

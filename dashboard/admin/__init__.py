@@ -8,6 +8,7 @@ from dashboard.admin import (  # noqa: F401 each registers its model
     activity_attempt,
     activity_execution,
     api_token,
+    checkpoint_receipt,
     completion_receipt,
     failure,
     history_event,

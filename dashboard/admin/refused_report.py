@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 from dashboard.admin.base import ReadOnlyAdmin
 from dashboard.admin.cells import list_link
 from dashboard.admin.filters import NamespaceFilter
-from durable.models import CompletionReceipt, HistoryEvent, RefusedReport
+from durable.models import CheckpointReceipt, CompletionReceipt, HistoryEvent, RefusedReport
 
 
 @admin.register(RefusedReport)
@@ -43,5 +43,6 @@ class RefusedReportAdmin(ReadOnlyAdmin):
             list_link(RefusedReport, "refused reports of the task", task_id=row.task_id),
             list_link(RefusedReport, "refused reports of the run", run_id=row.run_id),
             list_link(CompletionReceipt, "what was recorded for the task", task_id=row.task_id),
+            list_link(CheckpointReceipt, "its checkpoints", task_id=row.task_id),
             list_link(HistoryEvent, "history of the run", run_id=row.run_id),
         )

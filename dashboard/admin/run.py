@@ -16,6 +16,7 @@ from dashboard.admin.filters import ListsFilter, Lookups, NamespaceFilter, chose
 from durable.models import (
     ActivityAttempt,
     ActivityExecution,
+    CheckpointReceipt,
     CompletionReceipt,
     Failure,
     HistoryEvent,
@@ -127,6 +128,7 @@ class RunAdmin(ReadOnlyAdmin):
             list_link(ActivityAttempt, "attempts", run_id=row.id),
             list_link(Failure, "failures", run_id=row.id),
             list_link(CompletionReceipt, "completion receipts", run_id=row.id),
+            list_link(CheckpointReceipt, "checkpoint receipts", run_id=row.id),
             list_link(RefusedReport, "refused reports", run_id=row.id),
             list_link(WorkflowCommand, "commands", workflow_id=row.workflow_id),
             list_link(Run, "runs of the workflow", workflow_id=row.workflow_id),

@@ -10,7 +10,15 @@ from django.utils.safestring import SafeString
 from dashboard.admin.base import ReadOnlyAdmin
 from dashboard.admin.cells import lease, list_link
 from dashboard.admin.filters import ListsFilter, Lookups
-from durable.models import ActivityAttempt, CompletionReceipt, HistoryEvent, PollReceipt, RefusedReport, Task
+from durable.models import (
+    ActivityAttempt,
+    CheckpointReceipt,
+    CompletionReceipt,
+    HistoryEvent,
+    PollReceipt,
+    RefusedReport,
+    Task,
+)
 from durable.states import TaskStatus
 
 
@@ -70,6 +78,7 @@ class TaskAdmin(ReadOnlyAdmin):
             list_link(ActivityAttempt, "attempts", task_id=row.id),
             list_link(PollReceipt, "poll receipts", task_id=row.id),
             list_link(CompletionReceipt, "completion receipts", task_id=row.id),
+            list_link(CheckpointReceipt, "checkpoint receipts", task_id=row.id),
             list_link(RefusedReport, "refused reports", task_id=row.id),
             list_link(HistoryEvent, "history of the run", run_id=row.run_id),
             list_link(Task, "tasks of the run", run_id=row.run_id),

@@ -14,9 +14,14 @@ from durable.commands.registry import Command, read_command
 from durable.models import Task
 from durable.refusals import Reason, Refusal, invalid
 
+MOST_OF_A_CHECKPOINT = 100
+
 
 class StructuralLimitError(Exception):
-    """A limit of docs/protocol/history.md 14 was passed: the run fails visibly instead of the worker being refused."""
+    """A limit of docs/protocol/history.md 14 was passed.
+
+    A completion fails the run visibly instead of being refused; a checkpoint is refused, since its claim goes on.
+    """
 
     def __init__(self, limit_kind: str, value: int, configured: int) -> None:
         super().__init__(f"{limit_kind}: {value} is more than {configured}")
@@ -78,12 +83,24 @@ def read_batch(raw: Any) -> list[Command]:
     return known
 
 
+def read_prefix(raw: Any) -> list[Command]:
+    """Validate the commands of a checkpoint: as a completion's, but at most 100, and none that ends the run."""
+    if isinstance(raw, list) and len(raw) > MOST_OF_A_CHECKPOINT:
+        raise invalid(
+            {"commands": [f"A checkpoint may hold {MOST_OF_A_CHECKPOINT} commands; this one has {len(raw)}."]}
+        )
+    commands = read_batch(raw)
+    if terminal := [f"commands.{number}.type" for number, c in enumerate(commands) if c.type.is_terminal]:
+        raise invalid({path: ["A checkpoint may not end the run."] for path in terminal})
+    return commands
+
+
 def _check_size(count: int) -> None:
     most = conf.current().command_batch_size
     if most and count > most:
         raise Refusal(
             Reason.STRUCTURAL_LIMIT_EXCEEDED,
-            f"A completion may hold {most} commands; this one has {count}.",
+            f"A batch may hold {most} commands; this one has {count}.",
             outcome="rejected",
             limit_kind="command_batch_size",
             current_value=count,

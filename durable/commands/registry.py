@@ -48,6 +48,11 @@ def supported_types() -> list[str]:
     return sorted(_TYPES, key=lambda name: (name != "complete_workflow", name))
 
 
+def checkpoint_types() -> list[str]:
+    """What a checkpoint may hold: every registered type but those that end the run."""
+    return sorted(name for name, command_type in _TYPES.items() if not command_type.is_terminal)
+
+
 def read_command(raw: Any, path: str, errors: Errors) -> Command | None:
     """One element of `commands`, validated; None if it cannot be."""
     if not isinstance(raw, dict):

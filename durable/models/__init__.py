@@ -7,7 +7,7 @@ from durable.models.command import WorkflowCommand
 from durable.models.failure import Failure
 from durable.models.history import HistoryEvent
 from durable.models.namespace import Namespace
-from durable.models.receipt import CompletionReceipt, PollReceipt
+from durable.models.receipt import CheckpointReceipt, CompletionReceipt, PollReceipt
 from durable.models.refused_report import RefusedReport
 from durable.models.run import Run
 from durable.models.task import Task
@@ -19,6 +19,7 @@ from durable.models.workflow import Workflow
 __all__ = [
     "ActivityAttempt",
     "ActivityExecution",
+    "CheckpointReceipt",
     "CompletionReceipt",
     "Failure",
     "HistoryEvent",

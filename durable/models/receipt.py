@@ -30,6 +30,32 @@ class CompletionReceipt(models.Model):
         return str(self.id)
 
 
+class CheckpointReceipt(models.Model):
+    """A checkpoint that was recorded, with what it was answered: one per checkpoint id of a claim (receipts.md 12.2).
+
+    Kept as long as the run, like completion receipts.
+    """
+
+    # SHA-256 of (task id, lease owner, attempt, checkpoint id): exact and short on every database.
+    id = ExactCharField(max_length=64, primary_key=True)
+    namespace = ExactCharField(max_length=128)
+    task_id = ExactCharField(max_length=ID_LENGTH, db_index=True)
+    run_id = ExactCharField(max_length=ID_LENGTH, db_index=True)
+    lease_owner = ExactCharField(max_length=255)
+    attempt_number = models.PositiveIntegerField()
+    checkpoint_id = ExactCharField(max_length=255)
+    # SHA-256 of the canonical JSON of the body: what "the same checkpoint" means.
+    body_digest = models.CharField(max_length=64)
+    # The step number its first command took, and the one that the next command takes.
+    start_sequence = models.PositiveIntegerField()
+    next_sequence = models.PositiveIntegerField()
+    created_task_ids = JSONTextField(default=list)
+    recorded_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
 class PollReceipt(models.Model):
     """A lease that a poll id was granted; the same id finds it again after a lost answer (worker-protocol.md 6.1).
 

@@ -47,8 +47,9 @@ class Task(models.Model):
     # How the last claim came about: the id of the poll that asked for it.
     poll_request_id = ExactCharField(max_length=255, null=True)
 
-    # Workflow tasks: the newest event a claim would show, kept up by every append while ready, and what the current
-    # claim was shown (docs/concurrency.md 10).
+    # Workflow tasks: the newest event that the claim may read, kept up by every append while ready and by checkpoints
+    # while leased; and the newest that the claim was shown when it was made, whatever it read since: what ends it goes
+    # by that (docs/concurrency.md 10 and 11).
     visible_sequence = models.PositiveIntegerField(default=0)
     claimed_history_sequence = models.PositiveIntegerField(default=0)
 

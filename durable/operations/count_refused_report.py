@@ -19,6 +19,7 @@ from durable.sql.transactions import transactional
 COUNTED = frozenset(
     {
         Reason.CONFLICTING_COMPLETION,
+        Reason.CHECKPOINT_SEQUENCE_MISMATCH,
         Reason.TASK_NOT_LEASED,
         Reason.LEASE_EXPIRED,
         Reason.LEASE_OWNER_MISMATCH,

@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from durable.ids import is_id
-from durable.models import ActivityAttempt, ActivityExecution, CompletionReceipt, Run, Task
+from durable.models import ActivityAttempt, ActivityExecution, CheckpointReceipt, CompletionReceipt, Run, Task
 from durable.sql.claiming import RUN_FACTS
 from durable.sql.clock import clock_sql, clock_value
 from durable.sql.rows import Columns, fetch_one
 
 RECEIPT = Columns(CompletionReceipt, "c")
+CHECKPOINT = Columns(CheckpointReceipt, "k")
 EXECUTION = Columns(ActivityExecution, "x")
 ATTEMPT = Columns(ActivityAttempt, "a")
 
 _TASKS, _RUNS, _RECEIPTS = Task._meta.db_table, Run._meta.db_table, CompletionReceipt._meta.db_table
+_CHECKPOINTS = CheckpointReceipt._meta.db_table
 _EXECUTIONS, _ATTEMPTS = ActivityExecution._meta.db_table, ActivityAttempt._meta.db_table
 
 _FIND_RUN = f"SELECT run_id FROM {_TASKS} WHERE id = %s AND namespace = %s AND kind = %s"
@@ -35,6 +37,13 @@ def read_clock_and_receipt(receipt_id: str) -> tuple[datetime, CompletionReceipt
     sql = f"SELECT {clock_sql()}, {RECEIPT.sql} FROM (SELECT 1 AS one) o LEFT JOIN {_RECEIPTS} c ON c.id = %s"
     row = fetch_one(sql, (receipt_id,))
     return clock_value(row[0]), RECEIPT.decode_joined(row, 1)
+
+
+def read_clock_and_checkpoint(receipt_id: str) -> tuple[datetime, CheckpointReceipt | None]:
+    """The time, and the receipt of a checkpoint: one read."""
+    sql = f"SELECT {clock_sql()}, {CHECKPOINT.sql} FROM (SELECT 1 AS one) o LEFT JOIN {_CHECKPOINTS} k ON k.id = %s"
+    row = fetch_one(sql, (receipt_id,))
+    return clock_value(row[0]), CHECKPOINT.decode_joined(row, 1)
 
 
 def read_clock_and_run(run_id: str) -> tuple[datetime, Run | None]:

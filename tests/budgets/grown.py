@@ -16,6 +16,7 @@ from django.db import connection, models, transaction
 from durable.models import (
     ActivityAttempt,
     ActivityExecution,
+    CheckpointReceipt,
     CompletionReceipt,
     HistoryEvent,
     PollReceipt,
@@ -36,8 +37,8 @@ HOLDER = "w-long-ago"
 
 # The tables whose size must not matter to any request.
 GROWN = (
-    Task, Run, HistoryEvent, ActivityAttempt, ActivityExecution, PollReceipt, CompletionReceipt, RefusedReport,
-    Workflow, WorkflowCommand,
+    Task, Run, HistoryEvent, ActivityAttempt, ActivityExecution, PollReceipt, CheckpointReceipt, CompletionReceipt,
+    RefusedReport, Workflow, WorkflowCommand,
 )  # fmt: skip
 
 
@@ -146,6 +147,10 @@ def _insert_what_hangs_on_them() -> None:
     _insert(
         CompletionReceipt, HANGING, **of_task, kind="'activity'", lease_owner=f"'{HOLDER}'", attempt_number="1",
         outcome="'completed'",
+    )  # fmt: skip
+    _insert(
+        CheckpointReceipt, HANGING, **of_task, lease_owner=f"'{HOLDER}'", attempt_number="1", checkpoint_id="'c-1'",
+        start_sequence="1", next_sequence="2",
     )  # fmt: skip
     _insert(
         PollReceipt, HANGING, namespace="'default'", kind="'activity'", worker_id=f"'{HOLDER}'",

@@ -36,6 +36,13 @@ def complete(api: ApiClient, lease: make.Lease, *commands: Command) -> None:
     assert (answer.status, answer.body["recorded"]) == (200, True) or answer.body["reason"] == "already_completed"
 
 
+def checkpoint(api: ApiClient, lease: make.Lease, *commands: Command) -> None:
+    """Record commands of a workflow task that goes on, as the run's first step or again."""
+    fields = {"checkpoint_id": "c-1", "start_sequence": 1, "commands": list(commands)}
+    answer = send(api, lease, "cancellation-scopes/checkpoint", **fields)
+    assert (answer.status, answer.body["checkpointed"]) == (200, True), answer.body
+
+
 def finish_step(api: ApiClient, lease: make.Lease) -> None:
     """Complete an activity."""
     answer = send(api, lease, "complete", result=make.envelope(1))

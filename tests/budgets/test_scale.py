@@ -27,7 +27,7 @@ from tests import factories as make
 from tests.budgets import grown
 from tests.budgets.conftest import NEVER, open_connections
 from tests.budgets.plans import Plan, plan_of
-from tests.budgets.routes import complete, finish_step, lease_over_api, local_activity
+from tests.budgets.routes import checkpoint, complete, finish_step, lease_over_api, local_activity
 from tests.budgets.statements import Cost, Statement, Statements, recorded_statements
 from tests.client import ApiClient
 from tests.conftest import clean_database
@@ -208,6 +208,7 @@ def test_reports_by_keys(worker: Worker, statements: Statements) -> None:
     with statements.during() as cost:
         send(worker.api, lease, "heartbeat")
         send(worker.api, lease, "history", next_history_page_token="MQ==")
+        checkpoint(worker.api, lease, local_activity())
         complete(worker.api, lease, worker.schedule())
         step = worker.lease("activity")
         send(worker.api, step, "heartbeat", details={"done": 1})
@@ -216,7 +217,8 @@ def test_reports_by_keys(worker: Worker, statements: Statements) -> None:
         finish_step(worker.api, step)
         complete(worker.api, worker.lease("workflow"), make.finish())
 
-    by_key = {key_of(name) for name in ("Task", "Run", "ActivityExecution", "ActivityAttempt", "CompletionReceipt")}
+    reports = ("CheckpointReceipt", "CompletionReceipt")
+    by_key = {key_of(name) for name in ("Task", "Run", "ActivityExecution", "ActivityAttempt", *reports)}
     assert by_key <= check_plans(cost)
 
 

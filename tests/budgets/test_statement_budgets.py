@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
+from durable.commands.registry import checkpoint_types
 from tests import factories as make
-from tests.budgets.routes import Command, complete, finish_step, lease_over_api, local_activity
+from tests.budgets.routes import Command, checkpoint, complete, finish_step, lease_over_api, local_activity
 from tests.budgets.statements import Cost, Statements
 from tests.client import ApiClient
 from tests.parking import hint, park_polls, parked_count, wait_until
@@ -140,6 +141,35 @@ def test_completes_within_twelve_statements_when_the_next_task_follows_at_once(
         complete(api, lease, make.schedule())
 
     show("completion after a list", cost.within(COMPLETION))
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name in checkpoint_types()])
+def test_checkpoints_one_command_with_no_more_statements_than_a_completion(
+    api: ApiClient, statements: Statements, command: str
+) -> None:
+    costs = []
+    for step in (checkpoint, complete):
+        make.start()
+        lease = lease_over_api(api, "workflow", f"p-{step.__name__}")
+        with statements.during() as cost:
+            step(api, lease, COMMANDS[command]())
+        costs.append(cost)
+
+    of_checkpoint, of_completion = costs
+    show(f"checkpoint with {command}", of_checkpoint.within(len(of_completion)))
+
+
+def test_answers_a_repeated_checkpoint_without_a_write(api: ApiClient, statements: Statements) -> None:
+    make.start()
+    lease = lease_over_api(api, "workflow")
+    command = make.schedule()
+    checkpoint(api, lease, command)
+
+    with statements.during() as cost:
+        checkpoint(api, lease, command)
+
+    assert cost.writes == []
+    show("duplicate checkpoint", cost.within(4))
 
 
 def test_answers_a_repeated_completion_without_a_write(api: ApiClient, statements: Statements) -> None:

@@ -201,6 +201,11 @@ class Stress:
                 repair_workflow(make.target(lease.body["workflow_id"], lease.body["run_id"]))
                 return "blocked and repaired"
             commands = next_commands(lease, rng)
+            if commands and rng and rng.random() < 0.2 and commands[0]["type"] == "schedule_activity":
+                types = [event.event_type for event in lease.history]
+                make.checkpoint(lease, *commands, start_sequence=types.count("ActivityScheduled") + 1)
+                make.report_waiting(lease)
+                return "checkpointed, then waiting"
             if commands:
                 make.complete(lease, *commands)
                 return f"completed with {commands[0]['type']}"

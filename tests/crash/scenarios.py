@@ -14,6 +14,7 @@ from durable.leases import Leased
 from durable.models import (
     ActivityAttempt,
     ActivityExecution,
+    CheckpointReceipt,
     CompletionReceipt,
     Failure,
     HistoryEvent,
@@ -66,6 +67,11 @@ def claim_activity_task(workflow_id: str) -> Call:
 def complete_with_an_activity(workflow_id: str) -> Call:
     make.start(workflow_id)
     return Call(function=complete_workflow_task, args=(make.lease_workflow().report, {"commands": [make.schedule()]}))
+
+
+def checkpoint_with_an_activity(workflow_id: str) -> Call:
+    make.start(workflow_id)
+    return Call(function=make.checkpoint, args=(make.lease_workflow(), make.schedule()))
 
 
 def complete_with_the_end(workflow_id: str) -> Call:
@@ -124,6 +130,7 @@ SCENARIOS: list[Scenario] = [
     claim_workflow_task,
     claim_activity_task,
     complete_with_an_activity,
+    checkpoint_with_an_activity,
     complete_with_the_end,
     fail_the_workflow_task,
     complete_the_activity,
@@ -160,6 +167,9 @@ def describe(workflow_id: str) -> dict[str, list[Any]]:
         "attempts": sorted(ActivityAttempt.objects.filter(**mine).values_list("attempt_number", "status")),
         "executions": sorted(ActivityExecution.objects.filter(**mine).values_list("step_number", "status")),
         "completion receipts": sorted(CompletionReceipt.objects.filter(**mine).values_list("kind", "outcome")),
+        "checkpoint receipts": sorted(
+            CheckpointReceipt.objects.filter(**mine).values_list("checkpoint_id", "start_sequence", "next_sequence")
+        ),
         "poll receipts": sorted(receipts.values_list("kind", "attempt_number")),
         "failures": sorted(Failure.objects.filter(**mine).values_list("failure_category")),
         "commands": sorted(WorkflowCommand.objects.filter(**mine).values_list("command_type", "outcome")),

@@ -138,6 +138,8 @@ class Model:
         self.runs: dict[str, Run] = {}
         self.leases: list[Lease] = []
         self.workers: set[str] = set()
+        # (task, owner, attempt, checkpoint id) -> body.
+        self.checkpoints: dict[tuple[Task, str, int, str], object] = {}
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -261,6 +263,30 @@ class Model:
         else:
             self._end(task, "completed")
             self.close(run, ends)
+
+    def judge_checkpoint(
+        self, lease: Lease, checkpoint_id: str, body: object, start_sequence: int, now: datetime
+    ) -> str:
+        """What a checkpoint must be answered."""
+        recorded = self.checkpoints.get((lease.task, lease.owner, lease.attempt, checkpoint_id))
+        if recorded is not None:
+            return DUPLICATE if recorded == body else "conflicting_completion"
+        answer = self.judge_workflow(lease, None, now)
+        if answer == RECORDED and start_sequence != len(lease.task.run.steps) + 1:
+            return "checkpoint_sequence_mismatch"
+        return answer
+
+    def checkpointed(
+        self, lease: Lease, checkpoint_id: str, body: object, policies: list[Policy], is_list: bool, now: datetime
+    ) -> None:
+        """A recorded checkpoint: the claim goes on, and knows no more of what happened than before."""
+        run = lease.task.run
+        self.checkpoints[lease.task, lease.owner, lease.attempt, checkpoint_id] = body
+        group = [len(policies)] if is_list else None
+        if is_list:
+            lease.open_lists.append((len(run.steps) + 1, len(policies)))
+        for policy in policies:
+            self._schedule(run, policy, group, now)
 
     def _schedule(self, run: Run, policy: Policy, group: list[int] | None, now: datetime) -> None:
         close_at = None if policy.schedule_to_close is None else now + timedelta(seconds=policy.schedule_to_close)

@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 
 from durable.leases import Leased
+from durable.models import HistoryEvent
 from durable.operations.complete_activity import complete_activity as complete_activity_of
 from durable.operations.deregister_worker import deregister_worker
 from durable.operations.heartbeat_activity import heartbeat_activity, renew_activity_lease
@@ -168,6 +169,29 @@ def complete_with_a_list(self: Conversation, draw: Draw) -> None:
     policy, count = draw(some_policy), draw(st.integers(2, 3))
     commands = make.schedule_list(count, base=lease.next_step, **policy.fields())
     self.complete(lease, commands, steps=[[policy] * count])
+
+
+@move(6, has_decisions)
+def checkpoint(self: Conversation, draw: Draw) -> None:
+    """The first commands of a claim that goes on: in step with the run, or with what the claim was shown."""
+    lease, checkpoint_id = self.claim(TaskKind.WORKFLOW, draw), draw(st.sampled_from(["c-1", "c-2"]))
+    run = lease.task.run
+    policies, is_list = [draw(some_policy)] * draw(st.integers(1, 2)), draw(st.booleans())
+    start = draw(st.sampled_from([len(run.steps) + 1, lease.next_step]))
+    fields = policies[0].fields()
+    commands = make.schedule_list(len(policies), base=start, **fields) if is_list else [make.schedule(**fields)]
+    policies = policies if is_list else policies[:1]
+    body = repr((start, commands))
+    expected = self.model.judge_checkpoint(lease, checkpoint_id, body, start, self.now)
+    answer = answer_of(
+        lambda: make.checkpoint(lease.real, *commands, start_sequence=start, checkpoint_id=checkpoint_id)
+    )
+    assert answer == expected
+    if expected == RECORDED:
+        self.model.checkpointed(lease, checkpoint_id, body, policies, is_list, self.now)
+        # The claim may read to the end of its checkpoint, and its poll, sent again, says so.
+        last = HistoryEvent.objects.filter(run_id=run.id).count()
+        lease.real.body.update(total_history_events=last, last_history_sequence=last)
 
 
 @move(3, lambda self: any(lease.open_lists for lease in self.model.leases))

@@ -9,7 +9,7 @@ import pytest
 
 from durable.claims import Nothing
 from durable.history.times import stamp
-from durable.models import ActivityAttempt, CompletionReceipt, Failure, HistoryEvent, Run
+from durable.models import ActivityAttempt, CheckpointReceipt, CompletionReceipt, Failure, HistoryEvent, Run
 from durable.operations.start_workflow import Started
 from durable.operations.time_out_run import time_out_run
 from durable.refusals import Reason, Refusal
@@ -105,6 +105,7 @@ def test_does_not_offer_an_activity_of_a_run_past_its_deadline(clock: EngineCloc
 REPORTS = {
     "complete": lambda lease: make.complete(lease, make.finish()),
     "complete badly": lambda lease: make.complete(lease),
+    "checkpoint": lambda lease: make.checkpoint(lease, make.schedule()),
     "wait": make.report_waiting,
     "fail": make.report_failure,
 }
@@ -134,6 +135,7 @@ def test_report_past_the_deadline_closes_the_run_and_is_refused_with_its_receipt
     }
     assert {name: caught.value.fields[name] for name in expected} == expected
     assert not CompletionReceipt.objects.exists()
+    assert not CheckpointReceipt.objects.exists()
     assert_timed_out(started, "run_timeout")
 
 

@@ -16,6 +16,10 @@ WAITING = {"message": "Workflow task waiting for scheduled history.", "type": "W
 # The reports about a workflow task: route and fields beside the fence.
 REPORTS: dict[str, tuple[str, dict[str, Any]]] = {
     "complete": ("complete", {"commands": [make.finish("late")]}),
+    "checkpoint": (
+        "cancellation-scopes/checkpoint",
+        {"checkpoint_id": "c-1", "start_sequence": 1, "commands": [make.schedule()]},
+    ),
     "fail": ("fail", {"failure": FAILURE}),
     "waiting": ("fail", {"failure": WAITING}),
 }

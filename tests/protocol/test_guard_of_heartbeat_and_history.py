@@ -11,10 +11,12 @@ from durable.models import Namespace, Run, Task
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.protocol.closings import CLOSINGS, close_row, closed_claim, leased_task, lose
-from tests.protocol.reports import A_TIME, path, send
+from tests.protocol.reports import A_TIME, REPORTS, path, send
 from tests.snapshot import nothing_recorded
 
 ROUTES: dict[str, dict[str, Any]] = {"heartbeat": {}, "history": {"next_history_page_token": "MA=="}}
+# Their guard is the same.
+REPORTED: dict[str, dict[str, Any]] = dict(REPORTS.values())
 
 
 def refused(api: ApiClient, lease: make.Lease, route: str, **fields: Any) -> Response:
@@ -50,11 +52,11 @@ def test_n6_task_not_found_for_an_activity_task(populated: ApiClient, route: str
     assert (response.status, response.body["reason"]) == (404, "task_not_found")
 
 
-@pytest.mark.parametrize("route", [*ROUTES, "complete", "fail"])
+@pytest.mark.parametrize("route", [*ROUTES, *REPORTED])
 def test_finds_no_task_of_another_namespace(populated: ApiClient, route: str) -> None:
     Namespace.objects.create(name="elsewhere")
     lease = leased_task()
-    content = {**ROUTES.get(route, {}), "commands": [make.finish()], "failure": {"message": "boom"}}
+    content = {**ROUTES, **REPORTED}[route]
     fields = {"lease_owner": "w-1", "workflow_task_attempt": 1, **content}
 
     with nothing_recorded():
@@ -166,7 +168,7 @@ def test_n6_run_closed_while_the_task_stays_leased(populated: ApiClient, route: 
 # -- which of several reasons answers ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("route", [*ROUTES, "complete", "fail"])
+@pytest.mark.parametrize("route", [*ROUTES, *REPORTED])
 def test_says_expired_before_it_says_whose(populated: ApiClient, route: str) -> None:
     lease = leased_task()
     make.expire_lease(lease.task_id)
@@ -176,14 +178,14 @@ def test_says_expired_before_it_says_whose(populated: ApiClient, route: str) -> 
     assert response.body["reason"] == "lease_expired"
 
 
-@pytest.mark.parametrize("route", [*ROUTES, "complete", "fail"])
+@pytest.mark.parametrize("route", [*ROUTES, *REPORTED])
 def test_says_whose_before_it_says_which_attempt(populated: ApiClient, route: str) -> None:
     response = guarded(populated, leased_task(), route, lease_owner="w-2", workflow_task_attempt=9)
 
     assert response.body["reason"] == "lease_owner_mismatch"
 
 
-@pytest.mark.parametrize("route", [*ROUTES, "complete", "fail"])
+@pytest.mark.parametrize("route", [*ROUTES, *REPORTED])
 def test_says_closed_before_it_says_which_attempt_of_a_finished_task(populated: ApiClient, route: str) -> None:
     lease = closed_claim(populated, "cancelled")
 
@@ -192,7 +194,7 @@ def test_says_closed_before_it_says_which_attempt_of_a_finished_task(populated: 
     assert response.body["reason"] == "run_closed"
 
 
-@pytest.mark.parametrize("route", [*ROUTES, "complete", "fail"])
+@pytest.mark.parametrize("route", [*ROUTES, *REPORTED])
 def test_says_which_attempt_before_it_says_closed_of_a_leased_task(populated: ApiClient, route: str) -> None:
     lease = leased_task()
     close_row(lease, "cancelled")
@@ -202,7 +204,7 @@ def test_says_which_attempt_before_it_says_closed_of_a_leased_task(populated: Ap
     assert response.body["reason"] == "workflow_task_attempt_mismatch"
 
 
-@pytest.mark.parametrize("route", [*ROUTES, "complete", "fail"])
+@pytest.mark.parametrize("route", [*ROUTES, *REPORTED])
 def test_fences_an_earlier_epoch_of_the_same_owner(populated: ApiClient, route: str) -> None:
     lease = leased_task()
     lose(lease)
@@ -215,7 +217,7 @@ def test_fences_an_earlier_epoch_of_the_same_owner(populated: ApiClient, route: 
 
 
 def guarded(api: ApiClient, lease: make.Lease, route: str, **fields: Any) -> Response:
-    content = {"complete": {"commands": [make.finish()]}, "fail": {"failure": {"message": "boom"}}, **ROUTES}[route]
+    content = {**ROUTES, **REPORTED}[route]
     with nothing_recorded():
         return send(api, lease, route, **{**content, **fields})
 

@@ -10,13 +10,13 @@ import pytest
 
 from durable import receipts
 from durable.models import Task
-from durable.operations import complete_workflow_task
+from durable.operations import checkpoint_workflow_task, complete_workflow_task
 from durable.receipts import NOT_RECORDED_REASONS, not_recorded
 from durable.refusals import Reason, Refusal
 from tests import factories as make
 from tests.client import ApiClient, undocumented
 from tests.protocol import test_not_recorded_receipts as rows
-from tests.protocol.closings import leased_task
+from tests.protocol.closings import CLOSINGS, leased_task
 from tests.protocol.reports import REPORTS, send_report
 
 TASK = Task(id="the-task", run_id="the-run", status="completed")
@@ -99,7 +99,8 @@ def test_n7_leaves_reasons_that_no_route_raises_yet_without_a_receipt(
 
 
 # -- N15: counterfactuals ----------------------------------------------------------------------------------------------
-# Run once by hand against a server without the mapping: every case of N1, N2 and N3 failed, every case of N5 passed.
+# Run once by hand against a server without the mapping: every case of N1 to N4 failed (106 of 138), every case of N5
+# passed; and against one without the mapping of the checkpoint's step: the ten cases of N4 failed, and nothing else.
 # The tests below do the same with one case of each row, so that it stays true.
 
 
@@ -138,6 +139,38 @@ def test_n15_rows_1_to_3_fail_without_the_mapping(
 )
 def test_n15_row_5_passes_without_the_mapping(populated: ApiClient, row: Callable[[ApiClient, str], None]) -> None:
     row(populated, "complete")
+
+
+@pytest.fixture
+def unmapped_step(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A server whose checkpoint step is refused without a receipt; its guard is not."""
+    monkeypatch.setattr(checkpoint_workflow_task, "not_recorded", lambda refusal, task, attempt: refusal)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("says", ["answer", "error"])
+@pytest.mark.parametrize("how", CLOSINGS)
+def test_n15_row_4_fails_without_the_mapping_of_the_checkpoints_step(
+    populated: ApiClient, unmapped_step: pytest.MonkeyPatch, how: str, says: str
+) -> None:
+    """Counterfactual: run once by hand with the mapping taken out of the code, with the same outcome."""
+    with undocumented(), pytest.raises(AssertionError, match="recorded"):
+        rows.test_n4_proves_it_when_the_checkpoint_itself_finds_the_run_closed(populated, unmapped_step, how, says)
+
+
+@pytest.mark.usefixtures("unmapped_step")
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda api, report: rows.test_n1_proves_that_nothing_was_recorded_after_the_run_closed(api, "failed", report),
+        rows.test_n5_leaves_an_owner_mismatch_without_a_receipt,
+    ],
+    ids=["n1", "n5"],
+)
+def test_n15_other_rows_pass_without_the_mapping_of_the_checkpoints_step(
+    populated: ApiClient, row: Callable[[ApiClient, str], None]
+) -> None:
+    row(populated, "checkpoint")
 
 
 @pytest.mark.parametrize("wrong", [with_set_default, lambda refusal, task, attempt: refusal])

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from durable.changes import RunChangedError
 from durable.models import Run
+from durable.operations import checkpoint_workflow_task as checkpointing
+from durable.refusals import Refusal
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.protocol.closings import CLOSINGS, close_row, closed_claim, leased_task, lose, pass_deadline
@@ -149,6 +153,65 @@ def test_n3_proves_it_for_a_leased_task_on_a_closed_run(populated: ApiClient, ho
     assert response.plain == run_closed_body(lease, how, **still_leased)
 
 
+def close_after_guard(monkeypatch: pytest.MonkeyPatch, lease: make.Lease, how: str) -> list[str]:
+    """Close the run's row once the checkpoint's guard has passed, in the same transaction; a list notes that it did."""
+    guard, passed = checkpointing.check_live, []
+
+    def check_and_close(report: Any, locked: Any) -> None:
+        guard(report, locked)
+        passed.append(locked.run.status)
+        close_row(lease, how)
+
+    monkeypatch.setattr(checkpointing, "check_live", check_and_close)
+    return passed
+
+
+def let_the_step_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint's own step returns its refusal; from now on it raises it."""
+    step = checkpointing.record_checkpoint
+
+    def raising(*arguments: Any) -> Any:
+        outcome = step(*arguments)
+        if isinstance(outcome, Refusal):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(checkpointing, "record_checkpoint", raising)
+
+
+@pytest.mark.parametrize("says", ["answer", "error"])
+@pytest.mark.parametrize("how", CLOSINGS)
+def test_n4_proves_it_when_the_checkpoint_itself_finds_the_run_closed(
+    populated: ApiClient, monkeypatch: pytest.MonkeyPatch, how: str, says: str
+) -> None:
+    lease = leased_task()
+    passed = close_after_guard(monkeypatch, lease, how)
+    if says == "error":
+        let_the_step_raise(monkeypatch)
+
+    response = refused(populated, lease, "checkpoint")
+
+    still_leased = {
+        "task_status": "leased",
+        "lease_owner": "w-1",
+        "lease_expires_at": lease.body["lease_expires_at"],
+    }
+    assert passed == ["pending"]
+    assert response.plain == run_closed_body(lease, how, **still_leased)
+
+
+def test_n4_is_a_fault_when_a_locked_run_changed_otherwise(
+    populated: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = leased_task()
+    monkeypatch.setattr(checkpointing.RunChanges, "save", mock.Mock(side_effect=RunChangedError))
+
+    with nothing_recorded():
+        response = send_report(populated, lease, "checkpoint")
+
+    assert (response.status, response.body["reason"]) == (500, "server_error")
+
+
 @pytest.mark.parametrize("report", REPORTS)
 def test_n5_leaves_an_attempt_mismatch_without_a_receipt(populated: ApiClient, report: str) -> None:
     lease = leased_task()
@@ -227,11 +290,27 @@ def test_n7_leaves_a_conflicting_completion_without_a_receipt(populated: ApiClie
     }
 
 
-def test_n7_leaves_an_invalid_command_without_a_receipt(populated: ApiClient) -> None:
+def test_n7_leaves_a_conflicting_checkpoint_without_a_receipt(populated: ApiClient) -> None:
+    lease = leased_task()
+    make.checkpoint(lease, make.schedule("another"))
+
+    response = refused(populated, lease, "checkpoint")
+
+    assert response.plain == {
+        "error": "Another report was recorded for this claim already.",
+        "reason": "conflicting_completion",
+        "task_id": lease.task_id,
+        "workflow_task_attempt": 1,
+    }
+
+
+@pytest.mark.parametrize("verb", ["complete", "cancellation-scopes/checkpoint"])
+def test_n7_leaves_an_invalid_command_without_a_receipt(populated: ApiClient, verb: str) -> None:
     lease = leased_task()
 
     with nothing_recorded():
-        response = send(populated, lease, "complete", commands=[{"type": "no_such_command"}])
+        named = {"checkpoint_id": "c-1", "start_sequence": 1, "commands": [{"type": "no_such_command"}]}
+        response = send(populated, lease, verb, **named)
 
     assert response.status == 422
     errors = {"commands.0.type": ["This command type is not supported."]}
@@ -280,33 +359,38 @@ def test_n13_shows_no_payload_in_a_receipt(populated: ApiClient, report: str) ->
     assert PAYLOAD.encode() not in response.raw
 
 
+@pytest.mark.parametrize("report", ["complete", "checkpoint"])
 @pytest.mark.parametrize("how", CLOSINGS)
-def test_n17_says_what_a_heartbeat_says_of_a_closed_run(populated: ApiClient, how: str) -> None:
+def test_n17_says_what_a_heartbeat_says_of_a_closed_run(populated: ApiClient, how: str, report: str) -> None:
     lease = closed_claim(populated, how)
     heartbeat = send(populated, lease, "heartbeat").body
 
-    receipt = refused(populated, lease, "complete").body
+    receipt = refused(populated, lease, report).body
 
     assert {key: value for key, value in receipt.items() if key not in ("recorded", "run_id")} == heartbeat
 
 
+@pytest.mark.parametrize("report", ["fail", "checkpoint"])
 @pytest.mark.parametrize("how", CLOSINGS)
-def test_n17_says_what_a_heartbeat_says_of_a_leased_task_on_a_closed_run(populated: ApiClient, how: str) -> None:
+def test_n17_says_what_a_heartbeat_says_of_a_leased_task_on_a_closed_run(
+    populated: ApiClient, how: str, report: str
+) -> None:
     lease = leased_task()
     close_row(lease, how)
     heartbeat = send(populated, lease, "heartbeat").body
 
-    receipt = refused(populated, lease, "fail").body
+    receipt = refused(populated, lease, report).body
 
     assert {key: value for key, value in receipt.items() if key not in ("recorded", "run_id")} == heartbeat
 
 
-def test_n17_says_what_a_heartbeat_says_of_a_finished_task(populated: ApiClient) -> None:
+@pytest.mark.parametrize("report", ["waiting", "checkpoint"])
+def test_n17_says_what_a_heartbeat_says_of_a_finished_task(populated: ApiClient, report: str) -> None:
     lease = leased_task()
     make.report_waiting(lease)
     heartbeat = send(populated, lease, "heartbeat").body
 
-    receipt = refused(populated, lease, "waiting").body
+    receipt = refused(populated, lease, report).body
 
     assert {key: value for key, value in receipt.items() if key not in ("recorded", "run_id")} == heartbeat
 

@@ -17,7 +17,7 @@ from durable.sql.pool import DatabasePool, Work
 from tests import factories as make
 from tests.client import ApiClient, Response
 from tests.protocol.closings import leased_task, lose
-from tests.protocol.reports import send
+from tests.protocol.reports import send, send_report
 from tests.protocol.waiting import wait_until
 from tests.snapshot import nothing_recorded
 
@@ -111,16 +111,18 @@ def test_keeps_a_row_for_each_identity(api: ApiClient) -> None:
     lease = finished_task()
     send(api, lease, "complete", **LATE)
     send(api, lease, "fail", failure={"message": "boom"})
+    send_report(api, lease, "checkpoint")
     send(api, lease, "complete", **LATE, workflow_task_attempt=2)
     send(api, lease, "complete", **LATE, lease_owner="w-2")
     api.post("/api/workflows/order-1/cancel")
     send(api, lease, "complete", **LATE)
 
-    rows = counted(5)
-    assert [row.count for row in rows] == [1] * 5
+    rows = counted(6)
+    assert [row.count for row in rows] == [1] * 6
     assert {(row.route, row.offered_attempt, row.lease_owner, row.reason) for row in rows} == {
         ("workflow-task-complete", "1", "w-1", "task_not_leased"),
         ("workflow-task-fail", "1", "w-1", "task_not_leased"),
+        ("workflow-task-checkpoint", "1", "w-1", "task_not_leased"),
         ("workflow-task-complete", "2", "w-1", "task_not_leased"),
         ("workflow-task-complete", "1", "w-2", "task_not_leased"),
         ("workflow-task-complete", "1", "w-1", "run_closed"),
@@ -157,8 +159,15 @@ def nothing(api: ApiClient, lease: make.Lease) -> None:
     return None
 
 
+def out_of_step(api: ApiClient) -> Response:
+    lease = leased_task()
+    make.checkpoint(lease, make.schedule())
+    return send_report(api, lease, "checkpoint", checkpoint_id="c-2")
+
+
 COUNTED: dict[str, Callable[[ApiClient], Response]] = {
     "conflicting_completion": conflicting,
+    "checkpoint_sequence_mismatch": out_of_step,
     "task_not_leased": lambda api: send(api, finished_task(), "complete", **LATE),
     "lease_expired": expired,
     "lease_owner_mismatch": lambda api: send(api, leased_task(), "complete", **LATE, lease_owner="w-2"),

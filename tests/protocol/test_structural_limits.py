@@ -178,7 +178,7 @@ def test_refuses_more_commands_than_a_batch_may_have(api: ApiClient, override_du
 
     assert response.status == 422
     assert response.plain == {
-        "message": "A completion may hold 3 commands; this one has 4.",
+        "message": "A batch may hold 3 commands; this one has 4.",
         "reason": "structural_limit_exceeded",
         "outcome": "rejected",
         "limit_kind": "command_batch_size",

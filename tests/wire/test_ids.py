@@ -103,19 +103,28 @@ def test_takes_only_plain_characters_for_a_workflow_id(populated: ApiClient, wor
 
 # -- in the path and in the query --------------------------------------------------------------------------------------
 
+WORKFLOW_VERBS = ("complete", "cancellation-scopes/checkpoint", "fail", "heartbeat", "history")
 PATH_IDS = ["%00", "a%00b", "%20", "%0A", "%7F", "x" * 300, "%C3%BC" * 200, "%F0%9F%98%80", "%EF%BF%BD", "..", "%25"]
 
 
 @pytest.mark.parametrize("text", PATH_IDS, ids=lambda text: text[:12])
 def test_finds_nothing_under_it_in_a_path(populated: ApiClient, text: str) -> None:
     make.start("order-1")
-    fenced = {**FENCE, **COMPLETE, **FAIL, "next_history_page_token": "MA==", "registration_token": "0" * 32}
+    fenced = {
+        **FENCE,
+        **COMPLETE,
+        **FAIL,
+        "checkpoint_id": "c-1",
+        "start_sequence": 1,
+        "next_history_page_token": "MA==",
+        "registration_token": "0" * 32,
+    }
     reads = ["workflows/{}", "workflows/{}/runs", "workflows/{}/runs/01RUN", "workflows/order-1/runs/{}",
              "workflows/order-1/runs/{}/history", "workflows/{}/runs/01RUN/history"]  # fmt: skip
     writes = ["workflows/{}/cancel", "workflows/{}/terminate", "workflows/{}/repair",
               "workflows/order-1/runs/{}/cancel",
               "workflows/order-1/runs/{}/terminate"]  # fmt: skip
-    reports = [f"worker/workflow-tasks/{{}}/{verb}" for verb in ("complete", "fail", "heartbeat", "history")]
+    reports = [f"worker/workflow-tasks/{{}}/{verb}" for verb in WORKFLOW_VERBS]
     reports += [
         f"worker/activity-tasks/{{}}/{verb}" for verb in ("complete", "fail", "heartbeat", "renew-lease", "status")
     ]

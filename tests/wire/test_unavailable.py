@@ -178,8 +178,10 @@ def test_tells_a_fenced_deregistration_to_try_again(api: ApiClient, error: str) 
 
 # -- reports -----------------------------------------------------------------------------------------------------------
 
+CHECKPOINT = {"checkpoint_id": "c-1", "start_sequence": 1, "commands": [make.schedule()]}
 WORKFLOW_REPORTS: dict[str, tuple[str, dict[str, Any]]] = {
     "complete": ("complete_workflow_task", {"commands": [make.finish()]}),
+    "cancellation-scopes/checkpoint": ("checkpoint_workflow_task", CHECKPOINT),
     "fail": ("fail_workflow_task", {"failure": {"message": "boom"}}),
     "heartbeat": ("heartbeat_workflow_task", {}),
 }
@@ -243,6 +245,7 @@ def test_claims_nothing_recorded_when_it_cannot_know(api: ApiClient) -> None:
 
 EVERY_ROUTE: list[tuple[str, str, dict[str, Any] | None]] = [
     ("POST", "/api/worker/workflow-tasks/01TASK/complete", {"commands": [make.finish()]}),
+    ("POST", "/api/worker/workflow-tasks/01TASK/cancellation-scopes/checkpoint", CHECKPOINT),
     ("POST", "/api/worker/workflow-tasks/01TASK/fail", {"failure": {"message": "boom"}}),
     ("POST", "/api/worker/workflow-tasks/01TASK/heartbeat", {}),
     ("POST", "/api/worker/workflow-tasks/01TASK/history", {"next_history_page_token": "MA=="}),

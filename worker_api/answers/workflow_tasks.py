@@ -1,4 +1,4 @@
-"""Answers to reports about workflow tasks (docs/protocol/worker-protocol.md 6.4, 7.2 to 7.6 and 12)."""
+"""Answers to reports about workflow tasks (docs/protocol/worker-protocol.md 6.4, 7.2 to 7.7 and 12)."""
 
 from __future__ import annotations
 
@@ -191,15 +191,29 @@ class WorkflowTaskCompletedBefore(_OfWorkflowTask):
     created_task_ids = listed(Id(), "Empty.", max_length=0)
 
 
-class StructuralLimitExceeded(Body):
-    """The batch holds more commands than the server takes at once."""
-
+class _OverLimit(Body):
     message = Text("What is wrong, for people.")
     reason = Const(Reason.STRUCTURAL_LIMIT_EXCEEDED)
     outcome = Const("rejected")
-    limit_kind = Const("command_batch_size")
     current_value = Whole(minimum=1)
     configured_limit = Whole(minimum=1)
+
+
+class StructuralLimitExceeded(_OverLimit):
+    """The batch holds more commands than the server takes at once."""
+
+    limit_kind = Const("command_batch_size")
+
+
+class CheckpointOverLimit(_OverLimit):
+    """The checkpoint would pass a limit. Nothing was recorded, and the claim goes on.
+
+    A completion that passes one of them ends the run as failed, except for `command_batch_size`.
+    """
+
+    limit_kind = OneWord(
+        ("command_batch_size", "payload_size_bytes", "pending_activity_count", "history_transaction_size")
+    )
 
 
 class WorkerSessionsUnavailable(WorkerRefusal):
@@ -229,6 +243,12 @@ class WorkflowCompleteUnavailable(_WorkflowReportUnavailable):
     operation = Const("complete_workflow_task")
 
 
+class CheckpointUnavailable(_WorkflowReportUnavailable):
+    """The checkpoint may or may not have been recorded; sent again, it gets its receipt."""
+
+    operation = Const("checkpoint_workflow_task")
+
+
 class WorkflowFailUnavailable(_WorkflowReportUnavailable):
     """The report may or may not have been recorded; sent again, it gets the not-recorded receipt if it was."""
 
@@ -251,6 +271,48 @@ COMPLETE: Answers = (
     WorkerCapabilityNotSupported,
     StructuralLimitExceeded,
     WorkflowCompleteUnavailable,
+)
+
+
+class WorkflowTaskCheckpointed(_OfWorkflowTask):
+    """The commands are history now, and the claim goes on: its receipt, the same however often it is asked for."""
+
+    checkpointed = Const(True, "The commands are history.")
+    duplicate = Flag("This very checkpoint was recorded before, and nothing was written now.")
+    checkpoint_id = Name("As sent.")
+    workflow_run_id = Id()
+    lease_owner = Name()
+    start_sequence = Whole("The number of the step that the first command took.", minimum=1)
+    next_sequence = Whole("The number that the next step after these takes.", minimum=1)
+    created_task_ids = listed(Id(), "Tasks that this checkpoint created.")
+    recorded_at = Moment("When it was recorded.")
+    reason = Nothing()
+    history_refresh_page_token = Const("MA==", "Reads the claim's history from its first event on.")
+
+
+class CheckpointSequenceMismatch(WorkflowTaskRefused):
+    """The run has more steps than the worker knows of, or fewer; nothing was recorded."""
+
+    reason = Const(Reason.CHECKPOINT_SEQUENCE_MISMATCH)
+    start_sequence = Whole("As sent, as a number.", minimum=1)
+    next_sequence = Whole("The number that the run's next step takes.", minimum=1)
+
+
+class ConflictingCheckpoint(WorkflowTaskRefused):
+    """The same claim has used this checkpoint id for another body."""
+
+    reason = Const(Reason.CONFLICTING_COMPLETION)
+
+
+CHECKPOINT: Answers = (
+    WorkflowTaskCheckpointed,
+    *_REPORT_GUARD,
+    ConflictingCheckpoint,
+    CheckpointSequenceMismatch,
+    WorkerSessionsUnavailable,
+    WorkerCapabilityNotSupported,
+    CheckpointOverLimit,
+    CheckpointUnavailable,
 )
 
 

@@ -1,11 +1,17 @@
-"""Reports about workflow tasks (docs/protocol/worker-protocol.md 7.2 to 7.6)."""
+"""Reports about workflow tasks (docs/protocol/worker-protocol.md 7.2 to 7.7)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from durable import logs, metrics
+from durable.history.pages import encode_token
 from durable.history.times import stamp
+from durable.operations.checkpoint_workflow_task import (
+    Checkpoint,
+    WorkflowTaskCheckpointed,
+    checkpoint_workflow_task,
+)
 from durable.operations.complete_workflow_task import WorkflowTaskCompleted, complete_workflow_task
 from durable.operations.fail_workflow_task import TaskFailure, fail_workflow_task
 from durable.operations.heartbeat_workflow_task import heartbeat_workflow_task
@@ -22,6 +28,8 @@ from worker_api.answers import workflow_tasks
 from worker_api.backend import backend_lost
 from worker_api.carried_polls import ON_WORKFLOW_TASK, carried_fields, read_carried_polls
 from worker_api.requests import (
+    WorkflowTaskCheckpointFence,
+    WorkflowTaskCheckpointRequest,
     WorkflowTaskCompleteRequest,
     WorkflowTaskFailRequest,
     WorkflowTaskFence,
@@ -76,6 +84,83 @@ def _completed(done: WorkflowTaskCompleted) -> dict[str, Any]:
         "recorded": not done.is_duplicate,
         "reason": "already_completed" if done.is_duplicate else None,
         "created_task_ids": done.created_task_ids,
+    }
+
+
+class CheckpointView(WorkerView):
+    """Record the first commands of a workflow task whose claim goes on
+
+    What a completion does for all commands, this does for some, in the order of the code: they become history with a
+    receipt, or nothing changes. The lease is neither renewed nor released, and the history can be read again to the end
+    of what was recorded, from `history_refresh_page_token` on. Sent again, the same checkpoint gets the same receipt
+    with `duplicate: true`, also after the claim or the run is over. One that comes too late gets the not-recorded
+    receipt. Carried polls are ignored.
+
+    A recorded checkpoint, without the envelope:
+
+    ```json
+    {"checkpointed": true, "duplicate": false, "checkpoint_id": "before-payment",
+     "task_id": "01K00000000000000000000001", "workflow_run_id": "01K00000000000000000000002",
+     "workflow_task_attempt": 1, "lease_owner": "w-1", "start_sequence": 1, "next_sequence": 2,
+     "created_task_ids": ["01K00000000000000000000003"], "recorded_at": "2026-11-03T10:00:00.000000Z",
+     "reason": null, "history_refresh_page_token": "MA=="}
+    ```
+
+    One that came after the run was cancelled, without the envelope:
+
+    ```json
+    {"error": "Workflow run is already closed.", "reason": "run_closed", "stop_reason": "run_cancelled",
+     "cancel_requested": true, "can_continue": false, "run_status": "cancelled", "run_closed_reason": "cancelled",
+     "run_closed_at": "2026-11-03T10:00:00.000000Z", "task_status": "cancelled", "lease_owner": null,
+     "lease_expires_at": null, "task_id": "01K00000000000000000000001", "workflow_task_attempt": 1,
+     "recorded": false, "run_id": "01K00000000000000000000002"}
+    ```
+
+    One whose worker knows of fewer steps than there are, without the envelope:
+
+    ```json
+    {"error": "The checkpoint does not begin with the run's next step.", "reason": "checkpoint_sequence_mismatch",
+     "task_id": "01K00000000000000000000001", "workflow_task_attempt": 1, "start_sequence": 1, "next_sequence": 3}
+    ```
+    """
+
+    route = "workflow-task-checkpoint"
+    request_serializer = WorkflowTaskCheckpointRequest
+    answers = {"post": workflow_tasks.CHECKPOINT}
+
+    @counts_refusals
+    async def post(self, call: Call, task_id: str) -> Answer:
+        # Without the commands, which the engine validates after the claim was checked.
+        data = self.checked(WorkflowTaskCheckpointFence, call.body)
+        checkpoint = Checkpoint.of(
+            call.body, checkpoint_id=data["checkpoint_id"], start_sequence=data["start_sequence"]
+        )
+        report = _report(call, task_id, data)
+        done = await runtime().pool.run(Work.LOCK_RUN, checkpoint_workflow_task, report, checkpoint)
+        metrics.COMPLETIONS.labels(kind="workflow", outcome="duplicate" if done.is_duplicate else "checkpointed").inc()
+        logs.bind(run_id=done.receipt.run_id)
+        return Answer(_checkpointed(done))
+
+    def unavailable(self, answer: ErrorAnswer, call: Call, path: dict[str, Any]) -> ErrorAnswer:
+        return _task_unavailable(answer, call, path, "checkpoint_workflow_task")
+
+
+def _checkpointed(done: WorkflowTaskCheckpointed) -> dict[str, Any]:
+    receipt = done.receipt
+    return {
+        "checkpointed": True,
+        "duplicate": done.is_duplicate,
+        "checkpoint_id": receipt.checkpoint_id,
+        "task_id": receipt.task_id,
+        "workflow_run_id": receipt.run_id,
+        "workflow_task_attempt": receipt.attempt_number,
+        "lease_owner": receipt.lease_owner,
+        "start_sequence": receipt.start_sequence,
+        "next_sequence": receipt.next_sequence,
+        "created_task_ids": receipt.created_task_ids,
+        "recorded_at": stamp(receipt.recorded_at),
+        "reason": None,
+        "history_refresh_page_token": encode_token(0),
     }
 
 

@@ -11,7 +11,7 @@ from tests import factories as make
 from tests.client import ApiClient
 from tests.protocol.cases import Case, case
 from tests.protocol.closings import leased_task, lose
-from tests.protocol.reports import A_TIME, send
+from tests.protocol.reports import A_TIME, send, send_report
 
 RESULT = {"result": make.envelope("late")}
 
@@ -37,7 +37,7 @@ def _(api: ApiClient, override: Any) -> Case:
         lambda: send(api, lease, "complete", commands=[make.schedule()] * 3),
         422,
         {
-            "message": "A completion may hold 2 commands; this one has 3.",
+            "message": "A batch may hold 2 commands; this one has 3.",
             "outcome": "rejected",
             "limit_kind": "command_batch_size",
             "current_value": 3,
@@ -74,6 +74,22 @@ def _(api: ApiClient, override: Any) -> Case:
         lambda: send(api, lease, "complete", commands=[make.finish()]),
         409,
         {"error": "Another report was recorded for this claim already.", **workflow_identity(lease)},
+    )
+
+
+@case(Reason.CHECKPOINT_SEQUENCE_MISMATCH)
+def _(api: ApiClient, override: Any) -> Case:
+    lease = leased_task()
+    make.checkpoint(lease, make.schedule(), make.schedule())
+    return Case(
+        lambda: send_report(api, lease, "checkpoint", checkpoint_id="c-2", start_sequence="2"),
+        409,
+        {
+            "error": "The checkpoint does not begin with the run's next step.",
+            "start_sequence": 2,
+            "next_sequence": 3,
+            **workflow_identity(lease),
+        },
     )
 
 
