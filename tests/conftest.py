@@ -138,7 +138,7 @@ def populated(api: ApiClient, override_durable: Any) -> Iterator[ApiClient]:
     make.start("bystander", task_queue="elsewhere")
     lease = make.lease_workflow("w-0", task_queue="elsewhere")
     make.checkpoint(lease, *make.schedule_list(2))
-    make.complete(lease, make.schedule())
+    make.complete(lease, make.schedule(), make.sleep(3600))
     make.fail_step(make.lease_activity("w-0", task_queue="elsewhere"), "one of two fails")
     make.lease_activity("w-0", task_queue="elsewhere")
     with filled_tables():

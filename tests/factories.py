@@ -138,6 +138,11 @@ def schedule(activity_type: str = "step", **fields: Any) -> dict[str, Any]:
     return {"type": "schedule_activity", "activity_type": activity_type, "arguments": envelope([]), **fields}
 
 
+def sleep(seconds: Any = 5, **fields: Any) -> dict[str, Any]:
+    """A `start_timer` command."""
+    return {"type": "start_timer", "delay_seconds": seconds, **fields}
+
+
 def schedule_list(count: int, *, base: int = 1, **fields: Any) -> list[dict[str, Any]]:
     """`schedule_activity` commands of one list group whose first leaf is step `base`."""
     commands = []

@@ -18,16 +18,13 @@ from tests import factories as make
 from tests.client import ApiClient
 from tests.clock import MICROSECOND, EngineClock
 from tests.concurrency.tools import all_at_once
+from tests.factories import sleep
 from tests.invariants import check_invariants
 from tests.protocol.closings import leased_task
 from tests.protocol.reports import send
 from tests.snapshot import nothing_recorded
 
 Command = dict[str, Any]
-
-
-def sleep(seconds: Any = 5, **fields: Any) -> Command:
-    return {"type": "start_timer", "delay_seconds": seconds, **fields}
 
 
 def in_list(*commands: Command, kind: str = "mixed", base: int = 1) -> list[Command]:
