@@ -14,7 +14,7 @@ import pytest
 from django.apps import apps
 from django.db import connection, models
 
-from durable import carried_polls, ids
+from durable import carried_polls, ids, metrics
 from durable.carried_polls import CarriedPoll, CarriedResult
 from durable.models import ActivityAttempt, PollReceipt, Task
 from durable.operations import register_worker
@@ -24,8 +24,13 @@ from tests.client import ApiClient, Response
 from tests.conftest import clean_database
 from tests.protocol.reports import is_workflow, send, without
 
-# The kind of task that is completed, and the kind of poll that its completion carries.
-CARRIAGES = [("workflow", "activity"), ("workflow", "workflow"), ("activity", "workflow")]
+# By the kind of task that is completed and the kind of poll that its completion carries.
+CAPABILITIES = {
+    ("workflow", "activity"): "workflow_task_completion_activity_poll",
+    ("workflow", "workflow"): "workflow_task_completion_workflow_poll",
+    ("activity", "workflow"): "activity_completion_workflow_poll",
+}
+CARRIAGES = list(CAPABILITIES)
 EACH_CARRIAGE = pytest.mark.parametrize(
     ("completed", "kind"), CARRIAGES, ids=[f"{kind}-on-{completed}" for completed, kind in CARRIAGES]
 )
@@ -101,6 +106,26 @@ def ready_attempts(workflow_id: str = "next") -> list[tuple[str, int]]:
     """Status and attempt count of the open tasks of a run."""
     open_tasks = Task.objects.filter(workflow_id=workflow_id, closed_at=None)
     return list(open_tasks.values_list("status", "attempt_count"))
+
+
+def outcomes() -> dict[tuple[str, str, str], int]:
+    """How many carried polls this process has counted, by capability, outcome and reason."""
+    return {
+        (sample.labels["capability"], sample.labels["outcome"], sample.labels["reason"]): int(sample.value)
+        for family in metrics.CARRIED_POLLS.collect()
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    }
+
+
+@contextmanager
+def counted_outcomes() -> Iterator[list[tuple[str, str, str]]]:
+    """What is counted inside the block, sorted; filled in at its end."""
+    before = outcomes()
+    counted: list[tuple[str, str, str]] = []
+    yield counted
+    for key, number in sorted(outcomes().items()):
+        counted.extend([key] * (number - before.get(key, 0)))
 
 
 # -- the same again ----------------------------------------------------------------------------------------------------

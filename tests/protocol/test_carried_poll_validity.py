@@ -12,6 +12,7 @@ from tests import factories as make
 from tests.client import ApiClient
 from tests.clock import EngineClock
 from tests.protocol.carrying import (
+    CAPABILITIES,
     CARRIAGES,
     EACH_CARRIAGE,
     Effects,
@@ -30,12 +31,6 @@ from tests.protocol.reports import ABSENT
 from wire.capabilities import CARRY_SETTINGS
 
 SETTINGS = {capability: setting.upper() for capability, setting in CARRY_SETTINGS.items()}
-CAPABILITIES = {
-    ("workflow", "activity"): "workflow_task_completion_activity_poll",
-    ("workflow", "workflow"): "workflow_task_completion_workflow_poll",
-    ("activity", "workflow"): "activity_completion_workflow_poll",
-}
-
 # What makes a carried poll of either kind invalid.
 INVALID: dict[str, Any] = {
     "null": None,
