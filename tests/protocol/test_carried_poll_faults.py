@@ -190,9 +190,7 @@ def test_c11_takes_a_task_that_changed_under_its_lock_for_a_fault(api: ApiClient
     polls = {f"{kind}_poll": carried()}
 
     with mock.patch.object(claims.rows, "update", wraps=claims.rows.update) as update:
-        update.side_effect = lambda model, columns, guard: (
-            0 if columns.get("status") == "leased" else mock.DEFAULT
-        )
+        update.side_effect = lambda model, columns, guard: 0 if columns.get("status") == "leased" else mock.DEFAULT
         failed(api, lease, 500, **polls)
 
     succeeds(api, lease, kind, **polls)

@@ -230,9 +230,7 @@ def test_c23_replays_a_carried_lease_from_another_pool(database: None, completed
 
 @EACH_CARRIAGE
 @pytest.mark.parametrize("taken_over", [False, True])
-def test_c14_does_not_resurrect_a_carried_lease(
-    api: ApiClient, completed: str, kind: str, taken_over: bool
-) -> None:
+def test_c14_does_not_resurrect_a_carried_lease(api: ApiClient, completed: str, kind: str, taken_over: bool) -> None:
     lease = holding(completed)
     offer(kind)
     complete_carrying(api, lease, **{f"{kind}_poll": carried()})

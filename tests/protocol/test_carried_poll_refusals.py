@@ -155,9 +155,7 @@ def test_c25_does_not_take_a_refused_activity_poll_for_an_empty_one(
     with counted_outcomes() as counted:
         refused = effects_of(
             scene,
-            lambda lease: complete_carrying(
-                api, lease, activity_poll=carried(**fields), workflow_poll=carried("w-1")
-            ),
+            lambda lease: complete_carrying(api, lease, activity_poll=carried(**fields), workflow_poll=carried("w-1")),
         )
 
     assert refused == plain

@@ -209,9 +209,7 @@ def test_c8_is_served_beside_an_activity_poll_that_an_activity_completion_cannot
 
 
 @EACH_CARRIAGE
-def test_c8_neither_spoils_nor_mends_a_completion_that_is_not_valid(
-    api: ApiClient, completed: str, kind: str
-) -> None:
+def test_c8_neither_spoils_nor_mends_a_completion_that_is_not_valid(api: ApiClient, completed: str, kind: str) -> None:
     lease = holding(completed)
     offer(kind)
     wrong = {"commands": [{"type": "no such command"}]} if completed == "workflow" else {"result": "no envelope"}
