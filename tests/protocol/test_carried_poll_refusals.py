@@ -1,4 +1,5 @@
-"""A refused carried poll leaves no trace, and the completion stands (docs/protocol/carried-polls.md; rows C10, C18, C25).
+"""A refused carried poll leaves no trace, and the completion stands (docs/protocol/carried-polls.md; rows C10, C18 and
+C25).
 
 Counterfactual, run once by hand: with a refusal counted as "nothing ready" in `carried_polls._claim`, every
 `test_c25_…` fails.
