@@ -1,4 +1,4 @@
-"""What a carried poll costs: a claim's statements and no commit, and nothing at all where no claim is allowed (row C24 of
+"""What a carried poll costs: a claim's statements and no commit, and nothing where no claim is allowed (row C24 of
 docs/protocol/carried-polls.md).
 """
 

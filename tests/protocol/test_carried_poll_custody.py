@@ -1,7 +1,7 @@
 """A carried poll serves only the worker whose claim is completed (docs/protocol/carried-polls.md; row C6).
 
-Counterfactual, run once by hand: without the owner check in `carried_polls.claim_carried` every test here fails but
-those of the completing worker itself.
+Counterfactual, run once by hand: without the owner check in `carried_polls.claim_carried` every test here fails (17 of
+19) but the worker's own polls and the activity poll without an id, which claims nothing in any case.
 """
 
 from __future__ import annotations
