@@ -11,7 +11,7 @@ from django.db import DatabaseError, OperationalError, connection
 
 from durable import carried_polls, metrics
 from durable.history import pages
-from durable.models import CompletionReceipt
+from durable.models import CompletionReceipt, HistoryEvent, Run
 from durable.states import TaskKind
 from tests import factories as make
 from tests.budgets.routes import local_activity
@@ -240,6 +240,22 @@ def test_records_a_completion_whose_next_task_cannot_be_read(api: ApiClient, com
     assert metrics.FAULTS._value.get() > faults
     # And nothing of it stays behind.
     assert fetched(api, "workflow")["poll_status"] == "leased"
+
+
+@pytest.mark.parametrize("completed", ["workflow", "activity"])
+def test_does_not_spoil_the_answer_with_an_event_that_is_no_json(api: ApiClient, completed: str) -> None:
+    """The input is read by the claim already; this is another event of the page."""
+    lease = holding(completed)
+    offer("workflow")
+    event = HistoryEvent.objects.get(event_type="StartAccepted", run_id=Run.objects.get(workflow_id="next").id)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE durable_historyevent SET payload = %s WHERE id = %s", ["{", event.id])
+
+    with mock.patch.object(carried_polls, "log") as log:
+        member = member_of(api, lease, "workflow", **INLINE)
+
+    assert member == {"leased": True}
+    assert [call.args for call in log.error.call_args_list] == [("inline_task_unreadable",)]
 
 
 @pytest.mark.only_on("postgresql")
