@@ -2,7 +2,7 @@
 
 Nothing is recorded in any table, the answer is the route's own 5xx, and the same completion sent again succeeds.
 Counterfactual, run once by hand: with `except Exception` beside `except PollRefusal` in `carried_polls._claim` every
-test here fails but the one of lock pressure.
+`test_c11_…` fails, here and in test_carried_poll_refusals.py (364 of 364).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Lost answers, repeats and refusals of completions that carried polls (docs/protocol/carried-polls.md; rows C12 to
 C14, C19, C20 and C23).
 
-Counterfactual, run once by hand: with `claim_carried` in place of `unserved` for a duplicate, every `test_c12_…` fails.
+Counterfactual, run once by hand: with `claim_carried` in place of `unserved` for a duplicate, every `test_c12_…` fails
+(25 of 26) but the one that only compares bodies.
 """
 
 from __future__ import annotations

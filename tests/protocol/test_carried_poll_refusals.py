@@ -2,7 +2,7 @@
 C25).
 
 Counterfactual, run once by hand: with a refusal counted as "nothing ready" in `carried_polls._claim`, every
-`test_c25_…` fails.
+`test_c25_…` fails (37 of 37).
 """
 
 from __future__ import annotations
