@@ -1,7 +1,7 @@
 """What the API document says of carried polls, and what a missing key means (docs/protocol/carried-polls.md; row C15).
 
 Counterfactual, run once by hand: with the key sent as `{"leased": false}` for every outcome but "leased", every
-`test_c15_leaves_…` fails.
+`test_c15_leaves_…` whose completion carries something fails (10).
 """
 
 from __future__ import annotations
