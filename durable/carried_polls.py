@@ -159,6 +159,9 @@ def _fetch(result: CarriedResult | None) -> CarriedResult | None:
         return result
     try:
         leased = read_lease(result.claimed, history_page_size=result.poll.history_page_size, is_replay=False)
+        # Payloads are sent as they are stored: one that is no JSON would spoil the completion's own answer.
+        for event in leased.page.events if leased.page else ():
+            event.payload.parse()
     except Exception as error:
         metrics.FAULTS.inc()
         log.error("inline_task_unreadable", error=type(error).__name__, traceback=logs.traceback_without_values(error))

@@ -145,7 +145,7 @@ class ServerCapabilities(Body):
         optional=True,
     )
     activity_completion_workflow_poll = Const(
-        True, f"`workflow_poll` {_CARRIED.replace('workflow task', 'activity task')}", optional=True
+        True, f"`workflow_poll` {_CARRIED.replace('a workflow task', 'an activity task')}", optional=True
     )
     carried_poll_inline_task = Const(
         True,
