@@ -15,17 +15,20 @@ from tests.server import ServerProcess
 pytestmark = pytest.mark.database
 
 LEASE_SECONDS = 2
-ACTIVITY_POLL = "workflow_task_completion_activity_poll"
-WORKFLOW_POLL = "workflow_task_completion_workflow_poll"
-ACTIVITY_COMPLETION = "activity_completion_workflow_poll"
-INLINE = "carried_poll_inline_task"
+# The capabilities that a setting switches off.
+SWITCHES = {
+    "workflow_task_completion_activity_poll": "CARRY_ACTIVITY_ON_WORKFLOW",
+    "workflow_task_completion_workflow_poll": "CARRY_WORKFLOW_ON_WORKFLOW",
+    "activity_completion_workflow_poll": "CARRY_WORKFLOW_ON_ACTIVITY",
+    "carried_poll_inline_task": "CARRY_INLINE_TASK",
+}
 
 # Servers that meet every need between them: what each lacks of the capabilities, and how long its leases are.
 SERVERS: dict[str, dict[str, Any]] = {
     "as it comes": {"off": []},
     "short leases": {"off": [], "lease_seconds": LEASE_SECONDS},
-    "no activity polls": {"off": [ACTIVITY_POLL]},
-    "activity polls alone": {"off": [WORKFLOW_POLL, ACTIVITY_COMPLETION, INLINE]},
+    "no activity polls": {"off": ["workflow_task_completion_activity_poll"]},
+    "activity polls alone": {"off": [name for name in SWITCHES if name != "workflow_task_completion_activity_poll"]},
 }
 
 
@@ -64,7 +67,7 @@ class Servers:
 
     def _start(self, name: str) -> None:
         lease_seconds = SERVERS[name].get("lease_seconds")
-        settings = {f"DURABLE_{capability.upper()}": "0" for capability in SERVERS[name]["off"]}
+        settings = {f"DURABLE_{SWITCHES[capability]}": "0" for capability in SERVERS[name]["off"]}
         if lease_seconds:
             settings |= {f"DURABLE_{kind}_LEASE_SECONDS": str(lease_seconds) for kind in ("WORKFLOW", "ACTIVITY")}
         self.name, self.process = name, ServerProcess(**settings)
