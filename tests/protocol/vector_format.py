@@ -359,7 +359,7 @@ class Comparison:
                 self.captured.update(other.captured)
                 return
         self.differences.append(f"{at}: none of {len(choices)} forms fits:")
-        self.differences += [f"  {n}. {line}" for n, other in enumerate(tried, 1) for line in other.differences]
+        self.differences.extend(f"  {n}. {line}" for n, other in enumerate(tried, 1) for line in other.differences)
 
 
 def shown(value: Any) -> str:
