@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.protocol.run_vectors import VECTORS
 from tests.protocol.vector_format import (
     FORMAT,
     Case,
@@ -20,6 +21,7 @@ from tests.protocol.vector_format import (
     read_cases,
 )
 
+PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "vectors.md"
 REQUEST = {"path": "/api/worker/heartbeat", "body": {}}
 CASE = {"id": "X1", "title": "does something", "when": REQUEST, "then": {"status": 200}}
 RUN = {"run": {"workflow_id": "w", "run_id": "r"}, "status": "waiting", "appended": []}
@@ -225,3 +227,42 @@ def test_captures_only_from_the_form_that_fits() -> None:
     comparison.compare({"$one_of": [{"a": {"$capture": "x"}, "b": 1}, {"a": {"$capture": "y"}}]}, {"a": 1}, "body")
 
     assert (comparison.differences, comparison.captured) == ([], {"y": 1})
+
+
+# -- the files and their page ------------------------------------------------------------------------------------------
+
+CASE_IDS = [case.id for path in VECTORS.glob("*.json") for case in read_cases(path)]
+COVERED = [
+    line.split("|")[1:3] for line in PAGE.read_text().partition("## What is covered")[2].splitlines() if "|" in line
+]
+NAMED = [name for _, cases in COVERED for name in re.findall(r"`([^`]+)`", cases)]
+
+
+def test_ids_are_unique_over_all_files() -> None:
+    assert len(CASE_IDS) == len(set(CASE_IDS))
+
+
+def test_the_page_tells_of_every_row() -> None:
+    rows = {row.strip() for row, _ in COVERED}
+
+    assert rows >= {f"N{n}" for n in range(1, 19)} | {f"C{n}" for n in range(1, 27)}
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMED)))
+def test_the_page_names_cases_that_there_are(name: str) -> None:
+    assert [case_id for case_id in CASE_IDS if re.match(rf"{re.escape(name)}(?!\d)", case_id)]
+
+
+@pytest.mark.parametrize("row", sorted({re.split("[-/]", case_id)[0] for case_id in CASE_IDS}))
+def test_the_page_names_every_row_that_has_cases(row: str) -> None:
+    listed = {*NAMED, *(f"R{n}" for n in range(1, 14)), *(f"I{n}" for n in range(1, 8))}
+
+    assert [name for name in listed if name.rstrip("-") == row]
+
+
+def test_files_use_every_scene_variant_and_variable_they_define() -> None:
+    for path in VECTORS.glob("*.json"):
+        text = path.read_text()
+        file = json.loads(text)
+        for name in [name for kind in ("variables", "variants", "scenes") for name in file.get(kind, {})]:
+            assert text.count(f'"{name}"') > 1, f"{path.name} defines {name} and does not use it"
