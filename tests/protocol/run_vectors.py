@@ -86,11 +86,20 @@ class Server:
             raise NoAnswer(f"discovery has no worker_protocol.server_capabilities: {shown(answer.body)}") from None
 
     def lacks(self, need: str) -> bool:
-        """`short_lease`, a capability, or `not` and a capability."""
+        """`short_lease`, `checkpoints`, a capability, or `not` and a capability."""
         if need == "short_lease":
             return self.lease_seconds is None
+        if need == "checkpoints":
+            return not self._takes_checkpoints()
         name = need.removeprefix("not ")
         return (self.capabilities.get(name) is True) is need.startswith("not ")
+
+    def _takes_checkpoints(self) -> bool:
+        """No capability tells of the route, but a server that has it does not know the task."""
+        body = {"lease_owner": "-", "workflow_task_attempt": 1, "checkpoint_id": "-", "start_sequence": 1}
+        commands = [{"type": "schedule_activity", "activity_type": "-"}]
+        path = "/api/worker/workflow-tasks/01NOSUCHTASK/cancellation-scopes/checkpoint"
+        return self.call("POST", path, {**body, "commands": commands}).body.get("reason") == "task_not_found"
 
     def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
         plane = {PROTOCOL_HEADER: PROTOCOL_VERSION} if is_worker_plane(path) else {CONTROL_HEADER: "2"}

@@ -291,6 +291,24 @@ def test_runs_a_case_whose_needs_are_met(run: Callable[..., int]) -> None:
     assert len(fake.heard) == 1
 
 
+@pytest.mark.parametrize(("reason", "code"), [("task_not_found", 0), ("not_found", 1)])
+def test_asks_the_route_itself_whether_there_are_checkpoints(
+    run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, reason: str, code: int
+) -> None:
+    fake = Fake()
+    respond = fake.respond
+
+    def respond_to_checkpoints(method: str, path: str, headers: dict[str, str], body: Any) -> Answer:
+        if path.endswith("/cancellation-scopes/checkpoint"):
+            return Answer(404, {}, {"reason": reason})
+        return respond(method, path, headers, body)
+
+    monkeypatch.setattr(fake, "respond", respond_to_checkpoints)
+
+    assert run(fake, case(needs=["checkpoints"])) == code
+    assert len(fake.heard) == 1 - code
+
+
 def test_takes_only_true_for_a_capability(run: Callable[..., int]) -> None:
     assert run(Fake(some_capability={"supported": True}), case(needs=["some_capability"])) == 1
 

@@ -36,6 +36,8 @@ def meets(name: str, need: str) -> bool:
     kind = SERVERS[name]
     if need == "short_lease":
         return "lease_seconds" in kind
+    if need == "checkpoints":
+        return True
     return (need.removeprefix("not ") in kind["off"]) is need.startswith("not ")
 
 
