@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -96,6 +97,8 @@ class Workers:
 
     def __init__(self) -> None:
         self.closed_workflow_ids: set[str] = set()
+        # How often each report came that is neither `ready` nor `closed`.
+        self.other_reports: Counter[str] = Counter()
         self.children: list[asyncio.subprocess.Process] = []
         self._ready_count = 0
         self._failure: str | None = None
@@ -130,6 +133,8 @@ class Workers:
                 self._ready_count += 1
             elif fields["event"] == "closed":
                 self.closed_workflow_ids.add(fields["workflow_id"])
+            else:
+                self.other_reports[fields["event"]] += 1
             self._changed.set()
         await self.watch(worker_id, child)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from rich.console import Console
 from rich.table import Table
@@ -40,6 +40,9 @@ class RunResult:
     polls: Mapping[str, float] | None = None
     claims: Mapping[str, float] | None = None
     completions: Mapping[str, float] | None = None
+    carried_polls: Mapping[str, float] | None = None
+    carry: str = "off"
+    server_settings: Sequence[str] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -53,8 +56,28 @@ class RunResult:
         parts = (self.server_cpu_seconds, self.worker_cpu_seconds, self.starter_cpu_seconds)
         return 1000 * (sum(parts) + (self.database_cpu_seconds or 0.0)) / self.workflow_count
 
+    @property
+    def report_count(self) -> float | None:
+        """Starts and completions: the requests that every run of the workload must make."""
+        return self._requests_that(_is_report)
+
+    @property
+    def other_request_count(self) -> float | None:
+        """Polls, registrations, heartbeats and reads of results."""
+        return self._requests_that(lambda route: not _is_report(route))
+
+    def _requests_that(self, keep: Callable[[str], bool]) -> float | None:
+        if self.requests_by_route is None:
+            return None
+        return sum(count for route, count in self.requests_by_route.items() if keep(route))
+
     def per_workflow(self, count: float | None) -> float | None:
         return None if count is None else count / self.workflow_count
+
+
+def _is_report(route: str) -> bool:
+    """Whether a row of `requests_by_route` is a start or a completion."""
+    return "task-complete" in route or route.startswith("POST workflows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +88,7 @@ class RunFailure:
     workload: str
     worker: str
     error: str
+    carry: str = "off"
 
 
 def to_json(results: Iterable[RunResult], failures: Iterable[RunFailure], **context: object) -> str:
@@ -86,12 +110,14 @@ def write_json(path: Path, document: str) -> None:
 
 
 def show(console: Console, results: Sequence[RunResult]) -> None:
-    """Print one table for each workload and kind of worker, with a column for each database."""
-    tables: dict[tuple[str, str], dict[str, list[RunResult]]] = {}
+    """Print one table for each workload, kind of worker and way of carrying, with a column for each database."""
+    tables: dict[tuple[str, str, str], dict[str, list[RunResult]]] = {}
     for result in results:
-        tables.setdefault((result.workload, result.worker), {}).setdefault(result.database, []).append(result)
-    for (workload, worker), by_database in tables.items():
-        console.print(_table(f"{workload}, {worker} workers", by_database))
+        key = (result.workload, result.worker, result.carry)
+        tables.setdefault(key, {}).setdefault(result.database, []).append(result)
+    for (workload, worker, carry), by_database in tables.items():
+        title = f"{workload}, {worker} workers" + ("" if carry == "off" else f", carrying: {carry}")
+        console.print(_table(title, by_database))
 
 
 def _table(title: str, by_database: Mapping[str, Sequence[RunResult]]) -> Table:
@@ -145,3 +171,59 @@ def _median(runs: Iterable[RunResult], value: Callable[[RunResult], float | None
             return "n/a"
         known.append(item)
     return f"{median(known):.{decimals}f}"
+
+
+# -- for RESULTS.md ----------------------------------------------------------------------------------------------------
+
+_MEASURES: Sequence[tuple[str, Callable[[RunResult], float | None], int]] = (
+    ("wall s", lambda run: run.wall_seconds, 2),
+    ("server CPU s", lambda run: run.server_cpu_seconds, 2),
+    ("database CPU s", lambda run: run.database_cpu_seconds, 2),
+    ("CPU ms per workflow", lambda run: run.cpu_ms_per_workflow, 1),
+    ("locked polls", lambda run: run.locked_poll_count, 0),
+    ("write transactions", lambda run: run.commit_count, 0),
+    ("statements", lambda run: run.statement_count, 0),
+    ("starts and completions per workflow", lambda run: run.per_workflow(run.report_count), 2),
+    ("other requests per workflow", lambda run: run.per_workflow(run.other_request_count), 2),
+)
+
+
+def to_markdown(results: Sequence[RunResult]) -> str:
+    """One table for each workload, worker and database: every repetition, the mean, and the ratio to not carrying."""
+    tables: dict[tuple[str, str, str], dict[str, list[RunResult]]] = {}
+    for result in results:
+        key = (result.workload, result.worker, result.database)
+        tables.setdefault(key, {}).setdefault(result.carry, []).append(result)
+    return "\n".join(_markdown_table(*key, by_carry) for key, by_carry in tables.items())
+
+
+def _markdown_table(workload: str, worker: str, database: str, by_carry: Mapping[str, Sequence[RunResult]]) -> str:
+    ways = list(by_carry)
+    lines = [
+        f"#### {workload}, {database}, {worker} workers",
+        "",
+        "| | " + " | ".join(f"carry {way}" for way in ways) + " |",
+        "| --- " * (len(ways) + 1) + "|",
+    ]
+    for name, value, decimals in _MEASURES:
+        plain = mean_of(by_carry["off"], value) if "off" in by_carry else None
+        cells = [_repetitions(by_carry[way], value, decimals, None if way == "off" else plain) for way in ways]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+def mean_of(runs: Sequence[RunResult], value: Callable[[RunResult], float | None]) -> float | None:
+    """The mean, or None when a run lacks the value."""
+    known = [item for run in runs if (item := value(run)) is not None]
+    return fmean(known) if known and len(known) == len(runs) else None
+
+
+def _repetitions(
+    runs: Sequence[RunResult], value: Callable[[RunResult], float | None], decimals: int, plain: float | None
+) -> str:
+    mean = mean_of(runs, value)
+    if mean is None:
+        return "n/a"
+    each = " ".join(f"{value(run) or 0.0:.{decimals}f}" for run in runs)
+    ratio = f", x {mean / plain:.2f}" if plain else ""
+    return f"**{mean:.{decimals}f}**{ratio} ({each})"

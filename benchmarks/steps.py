@@ -30,8 +30,8 @@ from benchmarks.databases import DATABASE_KINDS, DEFAULT_SERVERS, Database, Data
 from benchmarks.http1 import Client, ConnectionLost, UnexpectedAnswer
 from benchmarks.measure import Counters, machine_busy_seconds, machine_facts, tree_cpu_seconds
 from benchmarks.processes import PROJECT, ChildFailed, Workers, free_port, log_tails, migrate, serving, working
-from benchmarks.report import RunFailure, RunResult, show, to_json, write_json
-from benchmarks.worker_process import TOKEN_VARIABLE
+from benchmarks.report import RunFailure, RunResult, show, to_json, to_markdown, write_json
+from benchmarks.worker_process import CARRY_CHOICES, TOKEN_VARIABLE, Carry
 from benchmarks.workload import (
     EXPECTED_EVENT_COUNTS,
     NO_ARGUMENTS,
@@ -72,9 +72,13 @@ class Configuration:
     database: DatabaseKind
     workload: str
     worker: str
+    carry: Carry = "off"
+    # `NAME=VALUE` for the server's environment.
+    server_settings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.database} {self.workload} {self.worker}"
+        carrying = () if self.carry == "off" else (f"carry={self.carry}",)
+        return " ".join((self.database, self.workload, self.worker, *carrying, *self.server_settings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +141,7 @@ async def _measure_on(
         "SECRET_KEY": secrets.token_hex(32),
         "DEBUG": "0",
         "ALLOWED_HOSTS": "*",
+        **dict(setting.split("=", 1) for setting in configuration.server_settings),
     }
     await migrate(options.manage, environment, directory / "migrate.log")
     port = free_port()
@@ -147,10 +152,12 @@ async def _measure_on(
     stack.callback(server.client.close)
     workflow_ids = [f"bench-{number:06d}" for number in range(1, options.workflow_count + 1)]
     worker_ids = [f"bench-worker-{number}" for number in range(1, options.worker_count + 1)]
+    worker_arguments = ["--url", url, "--task-queue", TASK_QUEUE, "--activity-ms", str(options.activity_ms)]
+    worker_arguments += ["--carry", configuration.carry]
     async with working(
         WORKER_MODULES[configuration.worker],
         worker_ids,
-        ["--url", url, "--task-queue", TASK_QUEUE, "--activity-ms", str(options.activity_ms)],
+        worker_arguments,
         {**os.environ, TOKEN_VARIABLE: token},
         directory,
     ) as workers:
@@ -161,6 +168,7 @@ async def _measure_on(
     notes = database.warnings()
     if any(code != 0 for code in workers.exit_codes()):
         notes.append(f"not every worker stopped cleanly: exit codes {workers.exit_codes()}")
+    notes += [f"workers reported {event}: {count}" for event, count in sorted(workers.other_reports.items())]
     last_closed_at = await _verify(server.client, workflow_ids)
     return _result(configuration, database, measured, len(workflow_ids), last_closed_at, notes)
 
@@ -213,6 +221,8 @@ def _result(
         database=configuration.database,
         workload=configuration.workload,
         worker=configuration.worker,
+        carry=configuration.carry,
+        server_settings=configuration.server_settings,
         workflow_count=workflow_count,
         wall_seconds=last_closed_at - measured.started_at,
         observed_wall_seconds=measured.observed_wall_seconds,
@@ -230,6 +240,7 @@ def _result(
         polls=counted.by("durable_polls_total", "kind", "outcome"),
         claims=counted.by("durable_claims_total", "kind"),
         completions=counted.by("durable_completions_total", "kind"),
+        carried_polls=counted.by("durable_carried_polls_total", "capability", "outcome", "reason"),
         facts=database.facts,
         notes=notes,
     )
@@ -328,6 +339,7 @@ async def run_all(
                         database=configuration.database,
                         workload=configuration.workload,
                         worker=configuration.worker,
+                        carry=configuration.carry,
                         error=text,
                     )
                 )
@@ -344,6 +356,21 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workload", choices=(*WORKFLOW_TYPES, "all"), action="append", help="default: five")
     parser.add_argument("--database", choices=(*DATABASE_KINDS, "all"), action="append", help="default: sqlite")
     parser.add_argument("--worker", choices=(*WORKER_MODULES, "both"), action="append", help="default: raw")
+    parser.add_argument(
+        "--carry",
+        choices=(*CARRY_CHOICES, "all"),
+        action="append",
+        help="whether raw workers carry polls on completions, and ask for the task in the answer; default: off",
+    )
+    parser.add_argument(
+        "--set",
+        dest="server_settings",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an environment variable of the server, such as DURABLE_CARRY_WORKFLOW_ON_WORKFLOW=0",
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables of RESULTS.md to this file")
     parser.add_argument("--workflows", type=int, default=200, metavar="N")
     parser.add_argument("--workers", type=int, default=6, metavar="N", help="worker processes")
     parser.add_argument("--activity-ms", type=float, default=20.0, metavar="MS", help="how long each step sleeps")
@@ -377,12 +404,22 @@ async def main() -> int:
         servers={kind: getattr(arguments, f"{kind}_server") for kind in DEFAULT_SERVERS},
     )
     chosen_databases = _chosen(arguments.database, DATABASE_KINDS, "all", "sqlite")
+    chosen_carrying = _chosen(arguments.carry, CARRY_CHOICES, "all", "off")
     configurations = [
-        Configuration(database=database, workload=workload, worker=worker)
+        Configuration(
+            database=database,
+            workload=workload,
+            worker=worker,
+            carry=carry,
+            server_settings=tuple(arguments.server_settings),
+        )
         for workload in _chosen(arguments.workload, tuple(WORKFLOW_TYPES), "all", "five")
         for worker in _chosen(arguments.worker, tuple(WORKER_MODULES), "both", "raw")
         for database in DATABASE_KINDS
         if database in chosen_databases
+        # The published SDK carries nothing.
+        for carry in (CARRY_CHOICES if worker == "raw" else CARRY_CHOICES[:1])
+        if worker != "raw" or carry in chosen_carrying
     ]
     console = Console()
     machine = machine_facts()
@@ -395,6 +432,8 @@ async def main() -> int:
             "repeat": arguments.repeat,
         }
         write_json(arguments.json, to_json(results, failures, machine=machine, options=settings))
+    if arguments.markdown is not None:
+        arguments.markdown.write_text(to_markdown(results))
     show(console, results)
     return 1 if failures else 0
 

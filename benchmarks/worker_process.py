@@ -4,6 +4,7 @@ A worker reports on standard output, one JSON object a line:
 
     {"event": "ready"}                          registered; polling starts now
     {"event": "closed", "workflow_id": "..."}   this worker completed that workflow
+    {"event": "withdrawn", "kind": "..."}       it ended a waiting poll in favour of a carried one
 
 It stops when its standard input ends (so also when the benchmark dies) or on SIGTERM.
 """
@@ -18,6 +19,10 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+Carry = Literal["off", "on", "inline"]
+CARRY_CHOICES: tuple[Carry, ...] = get_args(Carry)
 
 TOKEN_VARIABLE = "DURABLE_DEV_TOKEN"
 
@@ -29,6 +34,7 @@ class WorkerOptions:
     task_queue: str
     worker_id: str
     activity_seconds: float
+    carry: Carry = "off"
 
 
 def report(event: str, **fields: str | float) -> None:
@@ -48,6 +54,7 @@ def run_worker(
     parser.add_argument("--task-queue", required=True)
     parser.add_argument("--worker-id", required=True)
     parser.add_argument("--activity-ms", type=float, required=True)
+    parser.add_argument("--carry", choices=CARRY_CHOICES, default="off", help="polls on completions; raw worker only")
     arguments = parser.parse_args()
     options = WorkerOptions(
         url=arguments.url,
@@ -55,6 +62,7 @@ def run_worker(
         task_queue=arguments.task_queue,
         worker_id=arguments.worker_id,
         activity_seconds=arguments.activity_ms / 1000,
+        carry=arguments.carry,
     )
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(_run(work, options))

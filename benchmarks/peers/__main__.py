@@ -28,6 +28,7 @@ from benchmarks.peers.systems import PEERS
 from benchmarks.processes import PROJECT
 from benchmarks.report import write_json
 from benchmarks.steps import WORKER_MODULES, Configuration, Options, measure
+from benchmarks.worker_process import CARRY_CHOICES
 
 OUR_DATABASES: Mapping[str, DatabaseKind] = {"sqlite": "sqlite", "postgres": "postgres", "mariadb": "mysql"}
 
@@ -58,6 +59,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         ("--peers", PEERS, PEERS, "the systems to compare with"),
         ("--ours", OUR_DATABASES, OUR_DATABASES, "the databases our server runs on"),
         ("--ours-worker", WORKER_MODULES, ["raw"], "the workers our server runs with"),
+        ("--carry", CARRY_CHOICES, ["off"], "whether our raw workers carry polls"),
     ):
         listed, chosen = ",".join(known), ",".join(default)
         parser.add_argument(
@@ -86,16 +88,27 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     return parser.parse_args(arguments)
 
 
+def _name_of(configuration: Configuration) -> str:
+    carrying = "" if configuration.carry == "off" else f" carry={configuration.carry}"
+    name = next(name for name, kind in OUR_DATABASES.items() if kind == configuration.database)
+    return f"durable {name} {configuration.worker}{carrying}"
+
+
 def chosen_systems(arguments: argparse.Namespace, options: Options) -> list[System]:
     """Ours first, then the peers."""
-    configurations = {
-        f"durable {name} {worker}": Configuration(database=OUR_DATABASES[name], workload="five", worker=worker)
+    configurations = [
+        Configuration(database=OUR_DATABASES[name], workload="five", worker=worker, carry=carry)
         for worker in arguments.ours_worker
+        for carry in arguments.carry
+        # The published SDK carries nothing.
+        if worker == "raw" or carry == "off"
         for name in arguments.ours
-    }
+    ]
+    if not configurations:
+        raise SystemExit("--ours-worker sdk carries nothing: add --carry off, or raw workers.")
     ours = [
-        System(name=name, is_ours=True, measure=partial(measure, configuration, options))
-        for name, configuration in configurations.items()
+        System(name=_name_of(configuration), is_ours=True, measure=partial(measure, configuration, options))
+        for configuration in configurations
     ]
     polling_seconds = arguments.dbos_polling_ms / 1000
     peers = [

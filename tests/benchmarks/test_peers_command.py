@@ -208,3 +208,19 @@ def test_does_nothing_before_it_is_told(monkeypatch, capsys):
 def test_ends_with_an_error_when_the_outcome_is_wrong(monkeypatch, capsys):
     with pytest.raises(WrongOutcome):
         converse(monkeypatch, capsys, ["start", "check"], "lost")
+
+
+def test_runs_raw_workers_in_each_way_of_carrying_and_the_sdk_without() -> None:
+    names = [
+        system.name
+        for system in systems_for(
+            "--ours", "sqlite", "--ours-worker", "sdk,raw", "--carry", "off,inline", "--peers=temporal"
+        )
+    ]
+
+    assert names == ["durable sqlite sdk", "durable sqlite raw", "durable sqlite raw carry=inline", "temporal"]
+
+
+def test_refuses_to_compare_sdk_workers_that_carry() -> None:
+    with pytest.raises(SystemExit):
+        systems_for("--ours-worker", "sdk", "--carry", "inline")
