@@ -8,7 +8,15 @@ from typing import Any
 from tests import factories as make
 from tests.client import ApiClient, Response
 
-ABSENT: Any = object()
+
+class _Absent:
+    """Its name is part of test ids, so it must not change from process to process."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Any = _Absent()
 
 FAILURE = {"message": "boom", "type": "ValueError"}
 WAITING = {"message": "Workflow task waiting for scheduled history.", "type": "WorkflowTaskWaitingForHistory"}
