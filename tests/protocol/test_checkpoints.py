@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from durable.commands import batch
 from durable.models import ActivityExecution, CheckpointReceipt, CompletionReceipt, Run, Task
 from durable.operations.recover_lease import recover_lease
 from tests import factories as make
@@ -127,6 +129,20 @@ def test_records_a_whole_list(api: ApiClient) -> None:
     response = checkpoint(api, lease, *make.schedule_list(3))
 
     assert response.plain == answer(lease, next_sequence=4, created_task_ids=[AN_ID] * 3)
+    check_invariants()
+
+
+def test_records_timers_and_markers(api: ApiClient) -> None:
+    lease = leased_task()
+    marker = {"type": "record_version_marker", "change_id": "tax", "version": 2, "min_supported": 1, "max_supported": 2}
+    side_effect = {"type": "record_side_effect", "result": make.envelope(7)["blob"]}
+
+    response = checkpoint(api, lease, marker, make.sleep(), side_effect)
+
+    assert response.plain == answer(lease, next_sequence=4, created_task_ids=[])
+    assert make.event_types(lease.body["run_id"])[2:] == [
+        "VersionMarkerRecorded", "TimerScheduled", "SideEffectRecorded",
+    ]  # fmt: skip
     check_invariants()
 
 
@@ -451,6 +467,7 @@ def test_n16_refuses_what_is_not_a_checkpoint(populated: ApiClient, what: str) -
 OVER_LIMIT: dict[str, tuple[dict[str, int], list[dict[str, Any]], int, int]] = {
     "payload_size_bytes": ({"PAYLOAD_SIZE_BYTES": 100}, [make.schedule(arguments=make.envelope("x" * 200))], 0, 100),
     "pending_activity_count": ({"PENDING_ACTIVITY_COUNT": 1}, [make.schedule()] * 2, 2, 1),
+    "pending_timer_count": ({"PENDING_TIMER_COUNT": 1}, [make.sleep()] * 2, 2, 1),
     "history_transaction_size": ({"HISTORY_TRANSACTION_SIZE": 2}, [local_activity()], 3, 2),
     "command_batch_size": ({"COMMAND_BATCH_SIZE": 2}, [make.schedule()] * 3, 3, 2),
 }
@@ -479,8 +496,15 @@ def test_n16_refuses_what_passes_a_limit_and_leaves_the_run_open(
         "current_value": found,
         "configured_limit": most,
     }
-    assert checkpoint(populated, lease, local_activity() if settings.get("PENDING_ACTIVITY_COUNT") else
-                      make.schedule()).status == 200  # fmt: skip
+    override_durable(**dict.fromkeys(settings, 0))
+    assert checkpoint(populated, lease, *commands).status == 200
+
+
+def test_has_a_case_for_every_limit_that_commands_can_pass() -> None:
+    sources = (Path(batch.__file__).parent).glob("*.py")
+    kinds = {kind for source in sources for kind in re.findall(r'check_limit\(\s*"(\w+)"', source.read_text())}
+
+    assert {*kinds, "command_batch_size"} == set(OVER_LIMIT)
 
 
 @pytest.mark.parametrize(

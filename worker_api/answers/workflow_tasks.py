@@ -212,7 +212,13 @@ class CheckpointOverLimit(_OverLimit):
     """
 
     limit_kind = OneWord(
-        ("command_batch_size", "payload_size_bytes", "pending_activity_count", "history_transaction_size")
+        (
+            "command_batch_size",
+            "payload_size_bytes",
+            "pending_activity_count",
+            "pending_timer_count",
+            "history_transaction_size",
+        )
     )
 
 
