@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import structlog
 from rest_framework.serializers import Serializer
 
-from durable import conf, metrics
+from durable import conf, logs, metrics
 from durable.carried_polls import CarriedOutcome, CarriedPoll, CarriedPolls, CarriedResult, CarriedResults
 from durable.jsontext import JSONText, dump_json
 from durable.refusals import Refusal
@@ -21,6 +22,8 @@ from wire.views import ApiView, Call
 from worker_api.leases import lease_fields
 from worker_api.poll_requests import poll_request
 from worker_api.requests import CarriedActivityPoll, CarriedWorkflowPoll
+
+log = structlog.get_logger("durable.api")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +128,13 @@ def _inline(result: CarriedResult) -> dict[str, Any]:
     if result.leased is None:
         return {}
     fields = lease_fields(result.leased, history_encoding=result.poll.history_encoding)
-    text = dump_json(fields["task"])
+    try:
+        text = dump_json(fields["task"])
+    except ValueError as error:
+        # Something stored has no JSON form. The completion is recorded all the same; the poll shows the fault.
+        metrics.FAULTS.inc()
+        log.error("inline_task_unreadable", error=type(error).__name__, traceback=logs.traceback_without_values(error))
+        return {}
     if len(text.encode()) > conf.current().inline_task_bytes:
         return {}
     return {**fields, "task": JSONText(text)}

@@ -258,6 +258,17 @@ def test_does_not_spoil_the_answer_with_an_event_that_is_no_json(api: ApiClient,
     assert [call.args for call in log.error.call_args_list] == [("inline_task_unreadable",)]
 
 
+def test_records_a_completion_whose_next_task_has_no_json_form(api: ApiClient) -> None:
+    lease = holding("workflow")
+    offer("activity")
+
+    with mock.patch("worker_api.carried_polls.dump_json", side_effect=ValueError("Out of range float values")):
+        member = member_of(api, lease, "activity", **INLINE)
+
+    assert member == {"leased": True}
+    assert CompletionReceipt.objects.filter(task_id=lease.task_id).count() == 1
+
+
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("completed", ["workflow", "activity"])
 def test_replaces_a_connection_that_broke_after_the_commit(api: ApiClient, completed: str) -> None:

@@ -236,6 +236,7 @@ def test_counts_no_further_than_it_may(api: ApiClient, monkeypatch: pytest.Monke
 
 LABELS = {
     "route", "method", "status", "kind", "outcome", "reason", "source", "duty", "namespace", "task_queue", "le",
+    "capability",
     # The library's own, about Python.
     "generation", "implementation", "major", "minor", "patchlevel", "version",
 }  # fmt: skip
