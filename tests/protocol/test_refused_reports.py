@@ -99,10 +99,12 @@ def test_keys_the_digest_of_a_body_with_the_servers_secret(api: ApiClient, setti
 
 def test_counts_a_repeat_on_the_same_row(api: ApiClient) -> None:
     lease = finished_task()
-    for _ in range(3):
+    for number in (1, 2, 3):
         send(api, lease, "complete", **LATE)
+        # One after the other: counting is best effort, and two at once on one row may meet.
+        rows = counted(number)
 
-    (row,) = counted(3)
+    (row,) = rows
     assert row.count == 3
     assert row.last_refused_at > row.first_refused_at
 
