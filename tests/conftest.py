@@ -49,7 +49,7 @@ def django_db_setup(
         _relax_commits()
     yield
     with django_db_blocker.unblock():
-        _end_other_sessions()
+        end_other_sessions()
         teardown_databases(configured, verbosity=0)
 
 
@@ -62,7 +62,7 @@ def _relax_commits() -> None:
         connection.close()
 
 
-def _end_other_sessions() -> None:
+def end_other_sessions() -> None:
     """A hint listener that was stopped while it connected may leave its session behind for a while."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
