@@ -51,6 +51,8 @@ class ServerProcess:
         self.arguments: list[str] = []
         self.process: subprocess.Popen[bytes] | None = None
         self.log = Path(os.environ.get("TMPDIR", "/tmp")) / f"durable-test-server-{self.port}.log"
+        # Of a server of another day on the same port.
+        self.log.unlink(missing_ok=True)
 
     def environment(self) -> dict[str, str]:
         """What a process of ours needs to use the same database."""
