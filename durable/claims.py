@@ -20,7 +20,7 @@ from durable.ids import new_id
 from durable.models import ActivityAttempt, PollReceipt, Task, WorkerRegistration
 from durable.protocol import ProtocolVersion
 from durable.refusals import PollRefusal, PollRefusalReason
-from durable.sql import claiming, rows
+from durable.sql import claiming, reporting, rows
 from durable.sql.claiming import Candidate, PollFacts, TaskFacts, Wanted
 from durable.sql.clock import ClockReading, after, earliest
 from durable.states import AttemptStatus, TaskKind, TaskStatus
@@ -253,6 +253,7 @@ def claim(request: PollRequest, seen: Ready) -> Claimed:
         raise AssertionError(f"task {task_id} is locked but its run cannot be read")
     _check_registration(request, worker, facts)
     _lease(request, worker, facts)
+    reporting.note_place(facts.task)
     attempt = _begin_attempt(facts, request, attempt_id) if attempt_id else None
     if receipt is not None and (receipt.task_id, receipt.attempt_number) != (task_id, attempt_count + 1):
         rows.update(PollReceipt, {"task_id": task_id, "attempt_number": attempt_count + 1}, {"id": receipt.id})

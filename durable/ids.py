@@ -7,6 +7,7 @@ but letters and digits, so that a client may put them into a path without encodi
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 
@@ -15,10 +16,17 @@ _PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
 
 ID_LENGTH = 26
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
 
 def is_id(text: str) -> bool:
     """Whether a text can be an id at all; what cannot (control characters, too long) is simply not found."""
-    return 0 < len(text) <= 255 and not any(ord(char) < 32 or ord(char) == 127 for char in text)
+    return 0 < len(text) <= 255 and not has_control(text)
+
+
+def has_control(text: str) -> bool:
+    """Whether a text holds a control character."""
+    return _CONTROL.search(text) is not None
 
 
 _lock = threading.Lock()

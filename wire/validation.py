@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.core.validators import ProhibitNullCharactersValidator
 from rest_framework import serializers
 
 from durable.commands.fields import as_whole, envelope_fault
+from durable.ids import has_control
+
+_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def flat_errors(errors: Any, path: str = "") -> dict[str, list[str]]:
@@ -63,9 +67,9 @@ class TextField(Described, serializers.CharField):
         if not isinstance(data, str):
             self.fail("invalid")
         value = str(super().to_internal_value(data))
-        if not self.allow_controls and any(ord(char) < 32 or ord(char) == 127 for char in value):
+        if not self.allow_controls and has_control(value):
             raise serializers.ValidationError("Control characters are not allowed.")
-        if _has_lone_surrogate(value):
+        if _LONE_SURROGATE.search(value):
             raise serializers.ValidationError("This is not valid Unicode text.")
         return value
 
@@ -80,10 +84,6 @@ class PatternField(serializers.RegexField):
         if not isinstance(data, str):
             self.fail("invalid")
         return str(super().to_internal_value(data))
-
-
-def _has_lone_surrogate(text: str) -> bool:
-    return any(0xD800 <= ord(char) <= 0xDFFF for char in text)
 
 
 class IdField(TextField):

@@ -14,7 +14,8 @@ from durable.sql.rows import Columns, fetch_all, fetch_one, vendor
 from durable.states import OPEN_TASK
 from durable.wakeups.hints import note_locked
 
-RUN = Columns(Run, "r")
+# What only callers read stays where it is: a memo may be large, and every report about a run locks its row.
+RUN = Columns(Run, "r", without=("memo", "search_attributes", "labels", "command_contract"))
 TASK = Columns(Task, "t")
 
 _READ_RUN = f"SELECT {RUN.sql} FROM {Run._meta.db_table} r WHERE r.id = %s"

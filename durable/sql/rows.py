@@ -8,13 +8,15 @@ compose the two kinds of write from a model's own columns and keep the text for 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, connection, models
+from django.db import DEFAULT_DB_ALIAS, connection, connections, models
+from django.db.backends.utils import CursorWrapper
 from django.db.models.base import ModelState
 from django.db.models.fields import Field
 
@@ -91,6 +93,32 @@ def _decoder(field: Field[Any, Any]) -> Callable[[Any], Any] | None:
     return None
 
 
+# -- statements --------------------------------------------------------------------------------------------------------
+
+
+class _Kept(threading.local):
+    """This thread's cursor, and the driver's connection it belongs to."""
+
+    cursor: CursorWrapper
+    link: object = None
+
+
+_kept = _Kept()
+
+
+def _execute(sql: str, parameters: Sequence[Any]) -> CursorWrapper:
+    """Run a statement with Django's cursor, kept from one statement to the next: opening one costs half a statement.
+
+    Whatever is fetched is fetched at once and whole, so that nothing of a statement is left behind.
+    """
+    own = connections[DEFAULT_DB_ALIAS]
+    if own.connection is None or own.connection is not _kept.link:
+        _kept.cursor = own.cursor()
+        _kept.link = own.connection
+    _kept.cursor.execute(sql, parameters)
+    return _kept.cursor
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -137,16 +165,13 @@ class Columns(Generic[M]):
 
 def fetch_one(sql: str, parameters: Sequence[Any]) -> Any:
     """The first row, or None."""
-    with connection.cursor() as cursor:
-        cursor.execute(sql, [encode(value) for value in parameters])
-        return cursor.fetchone()
+    found = fetch_all(sql, parameters)
+    return found[0] if found else None
 
 
 def fetch_all(sql: str, parameters: Sequence[Any]) -> list[Any]:
     """All rows."""
-    with connection.cursor() as cursor:
-        cursor.execute(sql, [encode(value) for value in parameters])
-        return list(cursor.fetchall())
+    return list(_execute(sql, [encode(value) for value in parameters]).fetchall())
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -182,10 +207,8 @@ def insert(rows: Sequence[models.Model], *, or_ignore: bool = False, no_wait: bo
     for start in range(0, len(rows), plan.rows_at_once):
         chunk = rows[start : start + plan.rows_at_once]
         values = [encoder(getattr(row, name)) for row in chunk for name, encoder in plan.encoders]
-        with connection.cursor() as cursor:
-            places = ", ".join([plan.placeholders] * len(chunk))
-            cursor.execute(f"{verb} {plan.head} VALUES {places}{suffix}", values)
-            inserted += int(cursor.rowcount)
+        places = ", ".join([plan.placeholders] * len(chunk))
+        inserted += int(_execute(f"{verb} {plan.head} VALUES {places}{suffix}", values).rowcount)
     return inserted
 
 
@@ -194,9 +217,7 @@ def insert_if(row: models.Model, condition: str, parameters: Sequence[Any]) -> b
     plan = _insert_plan(type(row))
     values = [encoder(getattr(row, name)) for name, encoder in plan.encoders]
     sql = f"INSERT {plan.head} SELECT {plan.placeholders[1:-1]} WHERE {condition} ON CONFLICT DO NOTHING"
-    with connection.cursor() as cursor:
-        cursor.execute(sql, [*values, *parameters])
-        return int(cursor.rowcount) == 1
+    return int(_execute(sql, [*values, *parameters]).rowcount) == 1
 
 
 def _ignoring(*, no_wait: bool) -> tuple[str, str]:
@@ -245,6 +266,4 @@ def update(model: type[models.Model], changes: dict[str, Any], where: dict[str, 
     sql, encoders = _update_plan(model, tuple(changes), guarded)
     parameters = [encoder(value) for encoder, value in zip(encoders, changes.values(), strict=True)]
     parameters += [encode(value) for values in allowed.values() if values != (None,) for value in values]
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return int(cursor.rowcount)
+    return int(_execute(sql, parameters).rowcount)
